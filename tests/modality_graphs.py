@@ -1,0 +1,48 @@
+"""The auxiliary graphs of a modality without a whole bundle around them; skips where the weights cannot be had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import onnxruntime
+import pytest
+
+from uvsdk.errors import WeightsError
+from uvsdk.modality import Preprocessing, Session
+
+
+@dataclass(frozen=True)
+class Description:
+    preprocessing: Preprocessing
+
+
+@dataclass(frozen=True)
+class ModalityGraphs:
+    manifest: Description
+    sessions: dict[str, Session] = field(default_factory=dict)
+
+    def session(self, name: str) -> Session:
+        return self.sessions[name]
+
+
+def described(preprocessing: Preprocessing) -> ModalityGraphs:
+    """No graphs at all: for samples that are refused before one is needed."""
+    return ModalityGraphs(Description(preprocessing))
+
+
+def loaded(modality: str, preprocessing: Preprocessing) -> ModalityGraphs:
+    return ModalityGraphs(Description(preprocessing), _sessions(modality))
+
+
+@lru_cache
+def _sessions(modality: str) -> dict[str, Session]:
+    graphs = pytest.importorskip("uvsdk.graphs", reason="making a bundle's graphs needs the train extra")
+    try:
+        files, _ = graphs.auxiliary(modality)
+    except WeightsError as error:
+        pytest.skip(f"the detectors cannot be had: {error}")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    return {name: onnxruntime.InferenceSession(data, options) for name, data in files.items()}

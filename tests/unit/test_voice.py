@@ -1,0 +1,270 @@
+"""From recordings to mel frames: the arithmetic by hand, and real speech through every path."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import modality_graphs, real_data
+from uvsdk.errors import BundleError, NoSpeechError, SampleTooLargeError
+from uvsdk.modality import Limits, get, mel, vad, voice
+
+VOICE = get("voice")
+POWER = {"sample_rate": 16000, "mels": 40, "window_s": 0.025, "hop_s": 0.01, "scale": "power", "mean": "none"}
+LOG = {**POWER, "scale": "log", "mean": "utterance"}
+LETTERS = {**POWER, "minimum_speech_s": 0.3}
+
+
+@pytest.fixture(scope="module")
+def speech() -> np.ndarray:
+    """Four seconds of a LibriSpeech reader, 16 kHz."""
+    files = sorted(real_data.file("speech_librispeech/eval_test-other").rglob("*.flac"))
+    pcm, rate = soundfile.read(files[0], dtype="float32")
+    assert rate == 16_000
+    return np.asarray(pcm[: 4 * rate])
+
+
+def encoded(pcm: np.ndarray, rate: int, kind: str) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, pcm, rate, format=kind)
+    return file.getvalue()
+
+
+def resampled(pcm: np.ndarray, rate: int) -> np.ndarray:
+    import soxr
+
+    return np.asarray(soxr.resample(pcm, 16_000, rate, quality="VHQ"))
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Relative difference of two sets of frames, averaged over time, which the start of a clip does not decide."""
+    first, second = a.mean(axis=0), b.mean(axis=0)
+    return float(np.linalg.norm(first - second) / np.linalg.norm(first))
+
+
+# The filter bank and the transform
+
+
+def test_mel_scale_is_slaney() -> None:
+    # 200/3 Hz per mel up to 1000 Hz (15 mels), then 27 mels for every factor of 6.4.
+    assert mel.hz_to_mel(np.array([0.0, 500.0, 1000.0, 6400.0])) == pytest.approx([0, 7.5, 15, 42])
+    hz = np.linspace(0, 8000, 50)
+    assert mel.mel_to_hz(mel.hz_to_mel(hz)) == pytest.approx(hz)
+
+
+def test_filters_have_unit_area_and_rise_in_frequency() -> None:
+    bank = mel.filter_bank(16_000, 400, 40)
+    assert bank.shape == (40, 201)
+    assert bank.min() == 0
+    # Bins lie 40 Hz apart. Wide triangles are sampled well; below 1 kHz one is 70 Hz half-wide, so a few per cent off.
+    assert bank.sum(axis=1)[20:] * 40 == pytest.approx(np.ones(20), abs=0.02)
+    assert np.all(np.diff(bank.argmax(axis=1)) > 0)
+    # A fine transform shows the area itself.
+    assert mel.filter_bank(16_000, 16_000, 40).sum(axis=1) == pytest.approx(np.ones(40), abs=1e-3)
+
+
+def test_first_filter_by_hand() -> None:
+    # 42 corners from 0 to hz_to_mel(8000) = 15 + 27 ln(8) / ln(6.4) = 45.246 mels, 1.10355 mels apart; below 1 kHz that
+    # is 73.570 Hz. Filter 0 peaks at 73.570 Hz with height 2 / 147.140; bin 1 is 40 Hz, bin 2 is 80 Hz.
+    bank = mel.filter_bank(16_000, 400, 40)
+    assert bank[0, 1] == pytest.approx(40 / 73.570 * 2 / 147.140, rel=1e-4)
+    assert bank[0, 2] == pytest.approx((147.140 - 80) / 73.570 * 2 / 147.140, rel=1e-4)
+
+
+def test_spectrogram_is_the_direct_transform() -> None:
+    pcm = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    got = mel.spectrogram(pcm, sample_rate=16_000, window=400, hop=160, mels=40)
+    assert got.shape == (1 + 1000 // 160, 40)
+    # Frame 3 is centred on sample 480: samples 280 to 680 under a periodic Hann window.
+    n, k = np.arange(400), np.arange(201)
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * n / 400)
+    spectrum = np.exp(-2j * np.pi * np.outer(k, n) / 400) @ (pcm[280:680] * window)
+    expected = mel.filter_bank(16_000, 400, 40) @ np.abs(spectrum) ** 2
+    assert got[3] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_tone_falls_into_its_band() -> None:
+    pcm = (0.5 * np.sin(2 * np.pi * 1000 * np.arange(16_000) / 16_000)).astype(np.float32)
+    frames = mel.spectrogram(pcm, sample_rate=16_000, window=400, hop=160, mels=40)
+    # 1000 Hz is 15 mels; centres lie 1.10355 mels apart, the first at one step: 15 / 1.10355 - 1 = 12.6.
+    assert frames[50].argmax() in (12, 13)
+    # A tone of amplitude 0.5 under a window of sum 200 has |X| = 50 in its own bin and half of it in the two beside.
+    assert frames[50] @ (1 / np.maximum(mel.filter_bank(16_000, 400, 40).max(axis=1), 1e-9)) > 0.5 * 50**2
+
+
+# Level, speech and frames
+
+
+@pytest.mark.parametrize(("level", "expected"), [(0.001, -30.0), (0.1, -20.0)])
+def test_the_level_is_only_ever_raised(level: float, expected: float) -> None:
+    from uvsdk.modality import audio
+
+    pcm = np.full(100, level, np.float32)
+    assert audio.level_dbfs(voice.louder(pcm, audio.level_dbfs(pcm))) == pytest.approx(expected, abs=1e-3)
+
+
+def test_dilation_at_the_edges() -> None:
+    mask = np.array([True, False, False, False, False, False, True])
+    assert vad.dilate(mask, 2).tolist() == [True, True, True, False, True, True, True]
+    assert vad.dilate(np.zeros(3, np.bool_), 2).tolist() == [False] * 3
+
+
+def test_logarithm_and_mean() -> None:
+    pcm = np.random.default_rng(0).normal(size=8000).astype(np.float32) * np.float32(0.1)
+    power = voice.frames(pcm, voice.Framing.read(POWER))
+    log = voice.frames(pcm, voice.Framing.read(LOG))
+    expected = np.log(power + 1e-6)
+    assert log == pytest.approx(expected - expected.mean(axis=0), abs=1e-4)
+    assert np.abs(log.mean(axis=0)).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sample_rate": 8000},
+        {"mels": "forty"},
+        {"mels": True},
+        {"scale": "decibel"},
+        {"view_frames": 0},
+        {"mean": None},
+    ],
+)
+def test_a_manifest_that_makes_no_sense(wrong: dict[str, str | int | None]) -> None:
+    with pytest.raises(BundleError):
+        voice.Framing.read({**POWER, **wrong})
+
+
+# Views and crops
+
+
+@given(
+    count=st.integers(1, 700),
+    width=st.integers(1, 200),
+    hop=st.integers(1, 120),
+    scale=st.sampled_from(["power", "log"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_views_cover_every_frame(count: int, width: int, hop: int, scale: str) -> None:
+    settings_ = {"mels": 2, "scale": scale, "view_frames": width, "view_hop_frames": min(hop, width)}
+    rows = np.stack([np.arange(1, count + 1), np.arange(1, count + 1)], axis=1).astype(np.float32)
+    views = VOICE.views(rows, settings_)
+    assert views.shape[1:] == (width, 2)
+    assert set(range(1, count + 1)) <= set(views[:, :, 0].ravel().tolist())
+    for view in views:
+        inside = view[: min(width, count), 0]
+        assert np.all(np.diff(inside) == 1)
+    crop = VOICE.crop(rows, settings_, np.random.default_rng(count))
+    assert crop.shape == views.shape[1:]
+    assert np.all(np.diff(crop[: min(width, count), 0]) == 1)
+
+
+def test_short_speech() -> None:
+    rows = np.arange(1, 4, dtype=np.float32)[:, None]
+    base = {"mels": 1, "view_frames": 5}
+    assert VOICE.views(rows, {**base, "scale": "power"}).ravel().tolist() == [1, 2, 3, 0, 0]
+    assert VOICE.views(rows, {**base, "scale": "log"}).ravel().tolist() == [1, 2, 3, 1, 2]
+
+
+def test_features_of_another_model() -> None:
+    with pytest.raises(BundleError, match="of another model"):
+        VOICE.views(np.zeros((9, 80), np.float32), POWER)
+    with pytest.raises(BundleError):
+        VOICE.views(np.zeros((0, 40), np.float32), POWER)
+
+
+# Real speech
+
+
+def test_every_container_gives_the_same_features(speech: np.ndarray) -> None:
+    graphs = modality_graphs.loaded("voice", POWER)
+    reference = VOICE.prepare((speech, 16_000), graphs)
+    assert reference.features.dtype == np.float32
+    assert reference.quality.measured["speech_s"] > 2
+    assert set(reference.timings_s) == {"decode", "detect", "features"}
+    for kind, tolerance in (("WAV", 1e-3), ("FLAC", 1e-3), ("OGG", 0.1), ("MP3", 0.1)):
+        got = VOICE.prepare(encoded(speech, 16_000, kind), graphs)
+        assert got.features.shape[1] == 40
+        assert distance(reference.features, got.features) < tolerance, kind
+
+
+@pytest.mark.parametrize("rate", [8_000, 44_100, 48_000, 128_000])
+def test_every_rate_gives_the_same_features(speech: np.ndarray, rate: int) -> None:
+    graphs = modality_graphs.loaded("voice", POWER)
+    reference = VOICE.prepare((speech, 16_000), graphs).features
+    got = VOICE.prepare((resampled(speech, rate), rate), graphs).features
+    # At 8 kHz there is nothing above 4 kHz: only the lower bands are compared. 4 kHz lies in band 30.
+    bands = slice(0, 27) if rate == 8_000 else slice(0, 40)
+    assert distance(reference[:, bands], got[:, bands]) < 0.05
+
+
+def test_stereo_and_an_offset_change_nothing(speech: np.ndarray) -> None:
+    graphs = modality_graphs.loaded("voice", POWER)
+    reference = VOICE.prepare((speech, 16_000), graphs).features
+    stereo = VOICE.prepare((np.stack([speech, speech], axis=1), 16_000), graphs).features
+    shifted = VOICE.prepare((speech + np.float32(0.1), 16_000), graphs).features
+    assert np.array_equal(stereo, reference)
+    assert distance(reference, shifted) < 1e-3
+
+
+def test_the_same_sample_gives_the_same_bits(speech: np.ndarray) -> None:
+    graphs = modality_graphs.loaded("voice", LOG)
+    first, second = (VOICE.prepare((speech, 16_000), graphs).features for _ in range(2))
+    assert np.array_equal(first, second)
+
+
+def test_silence_is_left_out(speech: np.ndarray) -> None:
+    graphs = modality_graphs.loaded("voice", POWER)
+    pauses = np.zeros(3 * 16_000, np.float32)
+    framed = np.concatenate([pauses, speech, pauses])
+    reference, got = (VOICE.prepare((pcm, 16_000), graphs) for pcm in (speech, framed))
+    assert len(got.features) == pytest.approx(len(reference.features), rel=0.15)
+    assert got.quality.measured["duration_s"] == pytest.approx(10.0)
+
+
+def test_silence_noise_and_too_little_speech(speech: np.ndarray) -> None:
+    graphs = modality_graphs.loaded("voice", LETTERS)
+    with pytest.raises(NoSpeechError, match="silent: -inf dB"):
+        VOICE.prepare((np.zeros(16_000, np.float32), 16_000), graphs)
+    noise = np.random.default_rng(0).normal(size=32_000).astype(np.float32) * np.float32(0.05)
+    hum = (0.3 * np.sin(2 * np.pi * 50 * np.arange(32_000) / 16_000)).astype(np.float32)
+    for pcm in (noise, hum, noise[:100]):
+        with pytest.raises(NoSpeechError, match=r"0\.00 s of speech in .* need 0\.30 s"):
+            VOICE.prepare((pcm, 16_000), graphs)
+    lengthy = modality_graphs.loaded("voice", {**POWER, "minimum_speech_s": 30.0})
+    with pytest.raises(NoSpeechError, match=r"of speech in 4\.00 s of sound, need 30\.00 s"):
+        VOICE.prepare((speech, 16_000), lengthy)
+    with pytest.raises(SampleTooLargeError):
+        VOICE.prepare((speech, 16_000), graphs, limits=Limits(max_seconds=1.0))
+
+
+def test_a_syllable_is_usable_where_the_bundle_allows_it(speech: np.ndarray) -> None:
+    graphs = modality_graphs.loaded("voice", LETTERS)
+    found = vad.detect(speech, graphs.session("vad"))
+    start = int(np.flatnonzero(found.voiced)[5]) * vad.FRAME
+    prepared = VOICE.prepare((speech[start : start + 6400], 16_000), graphs)
+    assert prepared.quality.measured["speech_s"] <= 0.42
+    assert any("little speech" in advice for advice in prepared.quality.advice)
+    assert VOICE.views(prepared.features, LETTERS).shape == (1, 160, 40)
+
+
+def test_clipping_and_level_are_reported(speech: np.ndarray) -> None:
+    graphs = modality_graphs.loaded("voice", POWER)
+    loud = np.clip(speech * np.float32(50), -1, 1)
+    quality = VOICE.prepare((loud, 16_000), graphs).quality
+    assert quality.measured["clipped_fraction"] == pytest.approx(float(np.mean(np.abs(loud) >= 0.999)))
+    assert any("overdriven" in advice for advice in quality.advice)
+    soft = VOICE.prepare((speech * np.float32(0.005), 16_000), graphs).quality
+    assert any("very quiet" in advice for advice in soft.advice)
+
+
+def test_long_recordings_are_searched_in_blocks(speech: np.ndarray) -> None:
+    session = modality_graphs.loaded("voice", POWER).session("vad")
+    long = np.tile(speech, 6)[: 20 * 16_000]  # more than one block of 512 frames
+    whole = vad.probabilities(long, session)
+    assert len(whole) == 625
+    assert vad.probabilities(long[: 5 * 16_000], session)[:150] == pytest.approx(whole[:150], abs=1e-5)

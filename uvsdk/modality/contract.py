@@ -1,0 +1,117 @@
+"""What a modality is, what it needs of a model bundle, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from uvsdk.arrays import Array, Float32
+from uvsdk.errors import BundleError
+from uvsdk.modality.sample import Limits, Sample
+from uvsdk.scoring import Quality
+
+Preprocessing = Mapping[str, str | int | float | bool | None]
+"""What a bundle's manifest says about the features its graph was trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A sample that is ready for the model.
+
+    Args:
+        features: what training and inference both start from; its shape and dtype are the modality's.
+        quality: what was measured on the way.
+        timings_s: stage (``decode``, ``detect``, ``features``) -> seconds.
+    """
+
+    features: Array
+    quality: Quality
+    timings_s: dict[str, float]
+
+
+class GraphInput(Protocol):
+    """One input that a graph declares; a free axis is a name or None in its shape."""
+
+    @property
+    def shape(self) -> Sequence[int | str | None]:
+        """The declared size of every axis."""
+
+
+class Session(Protocol):
+    """The part of ``onnxruntime.InferenceSession`` that the modalities use."""
+
+    def run(self, output_names: Sequence[str], input_feed: Mapping[str, Array], /) -> Sequence[Array]:
+        """The named outputs for these inputs."""
+
+    def get_inputs(self) -> Sequence[GraphInput]:
+        """What the graph declares."""
+
+
+class Described(Protocol):
+    """The part of a manifest that the modalities read."""
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """Feature settings by name."""
+
+
+class Graphs(Protocol):
+    """The part of :class:`uvsdk.bundle.Bundle` that the modalities use."""
+
+    @property
+    def manifest(self) -> Described:
+        """What the bundle says about itself."""
+
+    def session(self, name: str) -> Session:
+        """The auxiliary graph of that name."""
+
+
+class Modality(Protocol):
+    """How one kind of sample becomes features, and features become what a model is fed.
+
+    Training and verification call the same four members, so there is one feature path.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry and in manifests."""
+
+    @property
+    def graphs(self) -> tuple[str, ...]:
+        """The auxiliary graphs that a bundle of this modality carries."""
+
+    def prepare(self, sample: Sample, bundle: Graphs, *, limits: Limits = ...) -> Prepared:
+        """Decode, check and reduce a sample to features. Raises :class:`uvsdk.errors.SampleError`."""
+
+    def views(self, features: Array, preprocessing: Preprocessing) -> Float32:
+        """The inference views, (n, ...), n >= 1, that the graph is fed."""
+
+    def crop(self, features: Array, preprocessing: Preprocessing, rng: np.random.Generator) -> Float32:
+        """One random training view, of the shape of one row of :meth:`views`."""
+
+
+def number(preprocessing: Preprocessing, key: str, default: float) -> float:
+    """The number under ``key``. Raises :class:`BundleError` where the manifest holds something else there.
+
+    >>> number({"mels": 40}, "mels", 80)
+    40.0
+    """
+    value = preprocessing.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BundleError(f"preprocessing {key!r} must be a number, got {value!r}; export the bundle again")
+    return float(value)
+
+
+def word(preprocessing: Preprocessing, key: str, default: str, allowed: Sequence[str]) -> str:
+    """The word under ``key``, one of ``allowed``. Raises :class:`BundleError` otherwise.
+
+    >>> word({}, "scale", "power", ("power", "log"))
+    'power'
+    """
+    value = preprocessing.get(key, default)
+    if not isinstance(value, str) or value not in allowed:
+        raise BundleError(f"preprocessing {key!r} must be one of {', '.join(allowed)}, got {value!r}")
+    return value

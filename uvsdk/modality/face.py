@@ -1,0 +1,142 @@
+"""Photos to aligned face chips."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+from PIL import Image
+
+from uvsdk.arrays import Array, Float32, UInt8
+from uvsdk.errors import BundleError, NoFaceError, SeveralFacesError
+from uvsdk.modality import alignment, detector, image
+from uvsdk.modality.contract import Graphs, Prepared, Preprocessing, number, word
+from uvsdk.modality.sample import Limits, Sample
+from uvsdk.scoring import Quality
+
+_DEFAULT_LIMITS = Limits()
+# A second face counts when it is at least this much of the first one's width: a passer-by in the background does not.
+_SECOND_FACE = 0.6
+# Below this width the chip is mostly interpolation.
+_MINIMUM_FACE_PIXELS = 32.0
+# ITU-R BT.601.
+_LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """The modality ``face``. Features are one RGB chip, uint8 (S, S, 3), aligned by five landmarks."""
+
+    name: str = "face"
+    graphs: tuple[str, ...] = ("detector",)
+
+    def prepare(self, sample: Sample, bundle: Graphs, *, limits: Limits = _DEFAULT_LIMITS) -> Prepared:
+        """Decode, find the one face, and lay it on the bundle's template.
+
+        Raises:
+            UndecodableSampleError, SampleTooLargeError: as :func:`uvsdk.modality.image.decode`.
+            NoFaceError: none, or narrower than the bundle's ``minimum_face_pixels`` (32 unless it says otherwise).
+            SeveralFacesError: a second face of comparable size.
+        """
+        preprocessing = bundle.manifest.preprocessing
+        template, size = _template(preprocessing)
+        minimum = number(preprocessing, "minimum_face_pixels", _MINIMUM_FACE_PIXELS)
+        started = perf_counter()
+        photo = image.decode(sample, limits)
+        decoded = perf_counter()
+        face = choose(detector.find(photo, bundle.session("detector")), photo, minimum)
+        detected = perf_counter()
+        chip = alignment.warp(photo, template.fit(face.landmarks, size), size)
+        quality = _quality(face, chip)
+        finished = perf_counter()
+        return Prepared(
+            features=chip,
+            quality=quality,
+            timings_s={"decode": decoded - started, "detect": detected - decoded, "features": finished - detected},
+        )
+
+    def views(self, features: Array, preprocessing: Preprocessing) -> Float32:
+        """The chip as the graph takes it, (1, 3, S, S), 0 to 255; the graph normalises."""
+        return _channels_first(_checked(features, preprocessing))[None]
+
+    def crop(self, features: Array, preprocessing: Preprocessing, rng: np.random.Generator) -> Float32:
+        """The chip or its mirror image, a little lighter or darker, (3, S, S)."""
+        chip = _channels_first(_checked(features, preprocessing))
+        if rng.random() < 0.5:
+            chip = chip[:, :, ::-1]
+        gain = np.float32(rng.uniform(0.85, 1.15))
+        return np.ascontiguousarray(np.clip(chip * gain, 0.0, 255.0))
+
+
+def choose(faces: list[detector.Detection], photo: Image.Image, minimum: float) -> detector.Detection:
+    """The one face that is meant. Raises :class:`NoFaceError` or :class:`SeveralFacesError`.
+
+    Args:
+        faces: the largest first.
+        photo: only its size is told.
+        minimum: the least width in pixels.
+    """
+    if not faces:
+        raise NoFaceError(
+            f"no face in a picture of {photo.width} x {photo.height}; face the camera, in even light, the whole head "
+            "in view"
+        )
+    face = faces[0]
+    if face.pixels < minimum:
+        raise NoFaceError(f"the face is {face.pixels:.0f} pixels wide, need {minimum:.0f}; go nearer to the camera")
+    rivals = [other for other in faces[1:] if other.pixels >= _SECOND_FACE * face.pixels]
+    if rivals:
+        raise SeveralFacesError(
+            f"{1 + len(rivals)} faces of similar size ({face.pixels:.0f} and {rivals[0].pixels:.0f} pixels wide), need "
+            "one; only one person may be in the picture"
+        )
+    return face
+
+
+def _template(preprocessing: Preprocessing) -> tuple[alignment.Template, int]:
+    name = word(preprocessing, "template", "arcface", tuple(alignment.TEMPLATES))
+    template = alignment.TEMPLATES[name]
+    size = int(number(preprocessing, "size", template.size))
+    if not 8 <= size <= 1024:
+        raise BundleError(f"a face chip has 8 to 1024 pixels a side, the bundle asks for {size}")
+    return template, size
+
+
+def _checked(features: Array, preprocessing: Preprocessing) -> UInt8:
+    _, size = _template(preprocessing)
+    if features.shape != (size, size, 3) or features.dtype != np.uint8:
+        raise BundleError(
+            f"face features are uint8 of shape ({size}, {size}, 3), got {features.dtype} {features.shape}; they were "
+            "made for another model"
+        )
+    return np.asarray(features, np.uint8)
+
+
+def _channels_first(chip: UInt8) -> Float32:
+    return np.ascontiguousarray(chip.transpose(2, 0, 1), np.float32)
+
+
+def _quality(face: detector.Detection, chip: UInt8) -> Quality:
+    grey = chip.astype(np.float32) @ _LUMINANCE / np.float32(255)
+    curvature = 4 * grey[1:-1, 1:-1] - grey[:-2, 1:-1] - grey[2:, 1:-1] - grey[1:-1, :-2] - grey[1:-1, 2:]
+    right, left, nose = face.landmarks[0], face.landmarks[1], face.landmarks[2]
+    between = left - right
+    # Where the nose falls between the eyes: 0 in the middle, +-0.5 over an eye.
+    turn = float((nose - right) @ between / max(float(between @ between), 1e-9)) - 0.5
+    measured = {
+        "score": face.score,
+        "face_pixels": face.pixels,
+        "brightness": float(grey.mean()),
+        "contrast": float(grey.std()),
+        "sharpness": float(curvature.std()),
+        "turn": turn,
+    }
+    advice = []
+    if face.pixels < 80:
+        advice.append("the face is small in the picture: go nearer to the camera")
+    if not 0.2 <= measured["brightness"] <= 0.85:
+        advice.append("the face is too dark or too bright: turn towards a soft light")
+    if abs(turn) > 0.35:
+        advice.append("the head is turned: look straight into the camera")
+    return Quality(measured, tuple(advice))

@@ -1,0 +1,80 @@
+"""Mel spectrograms in numpy, equal to ``librosa.feature.melspectrogram``, which Resemblyzer's GE2E was fed with."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from uvsdk.arrays import Float32, Float64
+
+# Slaney's Auditory Toolbox (1998): linear below 1 kHz, 15 mels; then logarithmic, 27 steps per factor 6.4.
+_LINEAR_HZ_PER_MEL = 200.0 / 3
+_BREAK_HZ = 1000.0
+_BREAK_MEL = _BREAK_HZ / _LINEAR_HZ_PER_MEL
+_LOG_STEP = np.log(6.4) / 27.0
+
+
+def spectrogram(pcm: Float32, *, sample_rate: int, window: int, hop: int, mels: int) -> Float32:
+    """Power per mel band and frame, (1 + n // hop, mels).
+
+    Frame ``t`` is centred on sample ``t * hop``; the ends are padded with silence. The window is a periodic Hann
+    window, the filters are Slaney's with unit area. librosa: ``melspectrogram(y=pcm, sr=sample_rate, n_fft=window,
+    hop_length=hop, n_mels=mels).T``.
+
+    Args:
+        pcm: (n,) in [-1, 1].
+        sample_rate: in Hz.
+        window: samples per window, which is also the length of the transform.
+        hop: samples between windows.
+        mels: number of bands.
+    """
+    padded = np.pad(np.asarray(pcm, np.float32), window // 2)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop][: 1 + len(pcm) // hop]
+    spectrum = np.fft.rfft(frames * hann(window), axis=1)
+    power = np.square(spectrum.real) + np.square(spectrum.imag)
+    return power.astype(np.float32) @ filter_bank(sample_rate, window, mels).T
+
+
+@lru_cache(maxsize=8)
+def hann(length: int) -> Float32:
+    """The periodic Hann window, (length,).
+
+    >>> hann(4).tolist()
+    [0.0, 0.5, 1.0, 0.5]
+    """
+    window = (0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(length) / length)).astype(np.float32)
+    window.setflags(write=False)
+    return window
+
+
+@lru_cache(maxsize=8)
+def filter_bank(sample_rate: int, window: int, mels: int) -> Float32:
+    """Triangles over the transform's bins, (mels, window // 2 + 1), each of unit area in Hz."""
+    bins = np.linspace(0.0, sample_rate / 2, window // 2 + 1)
+    corners = mel_to_hz(np.linspace(0.0, hz_to_mel(np.array([sample_rate / 2]))[0], mels + 2))
+    low, centre, high = corners[:-2, None], corners[1:-1, None], corners[2:, None]
+    rising = (bins - low) / (centre - low)
+    falling = (high - bins) / (high - centre)
+    triangles = np.maximum(0.0, np.minimum(rising, falling)) * (2.0 / (high - low))
+    bank: Float32 = triangles.astype(np.float32)
+    bank.setflags(write=False)
+    return bank
+
+
+def hz_to_mel(hz: Float64) -> Float64:
+    """Slaney's mel scale.
+
+    >>> hz_to_mel(np.array([200.0, 1000.0, 6400.0])).round(6).tolist()
+    [3.0, 15.0, 42.0]
+    """
+    above = _BREAK_MEL + np.log(np.maximum(hz, _BREAK_HZ) / _BREAK_HZ) / _LOG_STEP
+    mel: Float64 = np.where(hz < _BREAK_HZ, hz / _LINEAR_HZ_PER_MEL, above)
+    return mel
+
+
+def mel_to_hz(mel: Float64) -> Float64:
+    """The inverse of :func:`hz_to_mel`."""
+    above = _BREAK_HZ * np.exp(_LOG_STEP * (np.maximum(mel, _BREAK_MEL) - _BREAK_MEL))
+    hz: Float64 = np.where(mel < _BREAK_MEL, mel * _LINEAR_HZ_PER_MEL, above)
+    return hz

@@ -1,0 +1,206 @@
+"""Recordings to mel frames of what was spoken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from uvsdk.arrays import Array, Float32
+from uvsdk.errors import BundleError, NoSpeechError
+from uvsdk.modality import audio, mel, vad
+from uvsdk.modality.contract import Graphs, Prepared, Preprocessing, number, word
+from uvsdk.modality.sample import Limits, Sample
+from uvsdk.scoring import Quality
+
+# Resemblyzer's audio_norm_target_dBFS; it only ever makes a recording louder.
+TARGET_DBFS = -30.0
+# Below this a 16-bit recording holds nothing but rounding noise; amplifying it would invent a signal.
+SILENCE_DBFS = -80.0
+# Natural logarithm of power; the floor lies some 40 dB under the softest speech at the target level.
+LOG_FLOOR = 1e-6
+_CLIPPED = 0.999
+_DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How sound becomes frames and frames become views; read from a manifest's ``preprocessing``.
+
+    The defaults are Resemblyzer's ``hparams.py``. Half a second is the least speech that is accepted unless the
+    bundle says otherwise.
+    """
+
+    sample_rate: int = 16_000
+    mels: int = 40
+    window_s: float = 0.025
+    hop_s: float = 0.010
+    scale: str = "power"
+    mean: str = "none"
+    view_frames: int = 160
+    view_hop_frames: int = 80
+    minimum_speech_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        counts = (self.mels, self.view_frames, self.view_hop_frames, self.window, self.hop)
+        if self.sample_rate != vad.SAMPLE_RATE or min(counts) < 1 or self.minimum_speech_s < 0:
+            raise BundleError(f"voice features need {vad.SAMPLE_RATE} Hz and positive sizes, got {self}")
+
+    @property
+    def window(self) -> int:
+        """Samples per window."""
+        return round(self.window_s * self.sample_rate)
+
+    @property
+    def hop(self) -> int:
+        """Samples between windows."""
+        return round(self.hop_s * self.sample_rate)
+
+    @classmethod
+    def read(cls, preprocessing: Preprocessing) -> Framing:
+        """From a manifest. Raises :class:`BundleError` for a value that is not of its kind."""
+        return cls(
+            sample_rate=int(number(preprocessing, "sample_rate", 16_000)),
+            mels=int(number(preprocessing, "mels", 40)),
+            window_s=number(preprocessing, "window_s", 0.025),
+            hop_s=number(preprocessing, "hop_s", 0.010),
+            scale=word(preprocessing, "scale", "power", ("power", "log")),
+            mean=word(preprocessing, "mean", "none", ("none", "utterance")),
+            view_frames=int(number(preprocessing, "view_frames", 160)),
+            view_hop_frames=int(number(preprocessing, "view_hop_frames", 80)),
+            minimum_speech_s=number(preprocessing, "minimum_speech_s", 0.5),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """The modality ``voice``. Features are float32 (T, mels), one frame per hop of the speech that was found."""
+
+    name: str = "voice"
+    graphs: tuple[str, ...] = ("vad",)
+
+    def prepare(self, sample: Sample, bundle: Graphs, *, limits: Limits = _DEFAULT_LIMITS) -> Prepared:
+        """Decode, find the speech, and take its mel frames.
+
+        Raises:
+            UndecodableSampleError, SampleTooLargeError: as :func:`uvsdk.modality.audio.decode`.
+            NoSpeechError: silence, or less speech than the bundle's ``minimum_speech_s``.
+        """
+        framing = Framing.read(bundle.manifest.preprocessing)
+        started = perf_counter()
+        recorded, rate = audio.decode(sample, limits)
+        pcm = audio.resample(recorded, rate, framing.sample_rate)
+        level = audio.level_dbfs(pcm)
+        if level < SILENCE_DBFS:
+            raise NoSpeechError(
+                f"the recording is silent: {level:.0f} dB of full scale, need {SILENCE_DBFS:.0f}; check the microphone"
+            )
+        pcm = louder(pcm, level)
+        decoded = perf_counter()
+        speech = vad.detect(pcm, bundle.session("vad"))
+        duration_s = len(recorded) / rate
+        if speech.voiced_s < framing.minimum_speech_s or not speech.voiced.any():
+            raise NoSpeechError(
+                f"{speech.voiced_s:.2f} s of speech in {duration_s:.2f} s of sound, need "
+                f"{framing.minimum_speech_s:.2f} s; speak longer, or closer to the microphone"
+            )
+        detected = perf_counter()
+        features = frames(spoken(pcm, speech), framing)
+        finished = perf_counter()
+        return Prepared(
+            features=features,
+            quality=_quality(recorded, duration_s, level, speech.voiced_s),
+            timings_s={
+                "decode": decoded - started,
+                "detect": detected - decoded,
+                "features": finished - detected,
+            },
+        )
+
+    def views(self, features: Array, preprocessing: Preprocessing) -> Float32:
+        """Overlapping windows that cover every frame, (n, view_frames, mels); the last one ends with the last frame.
+
+        Speech shorter than a window is made to fill one, see :func:`fill`.
+        """
+        framing = Framing.read(preprocessing)
+        rows = _checked(features, framing)
+        width, count = framing.view_frames, len(rows)
+        if count <= width:
+            return fill(rows, framing)[None]
+        starts = list(range(0, count - width + 1, framing.view_hop_frames))
+        if starts[-1] + width < count:
+            starts.append(count - width)
+        return np.stack([rows[start : start + width] for start in starts])
+
+    def crop(self, features: Array, preprocessing: Preprocessing, rng: np.random.Generator) -> Float32:
+        """A window from a random place, (view_frames, mels); speech shorter than a window is made to fill one."""
+        framing = Framing.read(preprocessing)
+        rows = _checked(features, framing)
+        width, count = framing.view_frames, len(rows)
+        if count <= width:
+            return fill(rows, framing)
+        start = int(rng.integers(0, count - width + 1))
+        return rows[start : start + width]
+
+
+def fill(rows: Float32, framing: Framing) -> Float32:
+    """A window from speech that is no longer than one, (view_frames, mels).
+
+    Power frames are followed by silence, which is zero there, as in Resemblyzer. Logarithms are repeated: an encoder
+    that pools over time would count silence in. Measured with GE2E on LibriSpeech (411 recordings of 261 speakers cut
+    to 0.4 s), equal error rate: followed by silence 19.3 %, repeated 21.9 %.
+    """
+    missing = framing.view_frames - len(rows)
+    if framing.scale == "power":
+        return np.pad(rows, ((0, missing), (0, 0)))
+    return rows[np.arange(framing.view_frames) % len(rows)]
+
+
+def louder(pcm: Float32, level: float) -> Float32:
+    """Raise the level to ``TARGET_DBFS`` where it lies below (Resemblyzer's ``normalize_volume``, increase only)."""
+    if level >= TARGET_DBFS:
+        return pcm
+    return pcm * np.float32(10.0 ** ((TARGET_DBFS - level) / 20.0))
+
+
+def spoken(pcm: Float32, speech: vad.Speech) -> Float32:
+    """The kept frames, joined."""
+    return pcm[np.repeat(speech.kept, vad.FRAME)[: len(pcm)]]
+
+
+def frames(pcm: Float32, framing: Framing) -> Float32:
+    """Mel frames of 16 kHz sound, (T, mels), on the scale and with the mean the bundle asks for."""
+    power = mel.spectrogram(
+        pcm, sample_rate=framing.sample_rate, window=framing.window, hop=framing.hop, mels=framing.mels
+    )
+    rows = np.log(power + np.float32(LOG_FLOOR)) if framing.scale == "log" else power
+    if framing.mean == "utterance":
+        rows = rows - rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+    return np.ascontiguousarray(rows, np.float32)
+
+
+def _checked(features: Array, framing: Framing) -> Float32:
+    if features.ndim != 2 or features.shape[1] != framing.mels or not len(features):
+        raise BundleError(
+            f"voice features have shape (frames, {framing.mels}), got {features.shape}; they are of another model"
+        )
+    return np.asarray(features, np.float32)
+
+
+def _quality(recorded: Float32, duration_s: float, level: float, speech_s: float) -> Quality:
+    clipped = float(np.mean(np.abs(recorded) >= _CLIPPED))
+    advice = []
+    if clipped > 1e-3:
+        advice.append("the recording is overdriven: move away from the microphone or lower its gain")
+    if level < -50.0:
+        advice.append("the recording is very quiet: speak closer to the microphone")
+    if speech_s < 2.0:
+        advice.append("little speech: a sentence of three seconds or more is matched far more surely")
+    measured = {
+        "speech_s": speech_s,
+        "duration_s": duration_s,
+        "clipped_fraction": clipped,
+        "level_dbfs": level,
+    }
+    return Quality(measured, tuple(advice))
