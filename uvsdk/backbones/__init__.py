@@ -1,0 +1,157 @@
+"""The trainable trunks: each module in this folder holds one, under the attribute ``BACKBONE``.
+
+A module's name with hyphens for underscores is the backbone's registry name, so adding one touches one file.
+Needs torch (the ``train`` extra); a bundle made from a backbone does not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import ClassVar, Self
+
+import numpy as np
+
+from uvsdk.arrays import Float32
+from uvsdk.errors import TrainingUnavailableError, UnknownNameError, UpdateRejectedError, WeightsError
+from uvsdk.federation.messages import Scalar
+from uvsdk.manifest import Parameter
+
+try:
+    import torch
+    from torch import Tensor, nn
+except ImportError as error:
+    raise TrainingUnavailableError("backbones need torch: pip install 'uvsdk[train]'") from error
+
+
+class Backbone(nn.Module):
+    """A trunk: views in, one embedding each out.
+
+    Every parameter is trainable and belongs to theta; whatever training must leave alone is a buffer. No layer may
+    mix the examples of a batch (BatchNorm in training mode does), since a device has one person only.
+
+    Attributes:
+        name: the registry's name.
+        modality: whose views it takes.
+        dimension: d.
+        preprocessing: the settings the modality needs to make such views.
+        view_shape: shape of one view.
+        dynamic_axes: axes of ``views`` besides the batch that may have any length -> their names.
+        sources: per instance: where its values come from, in words; empty where initialised at random.
+    """
+
+    name: ClassVar[str]
+    modality: ClassVar[str]
+    dimension: ClassVar[int]
+    preprocessing: ClassVar[Mapping[str, Scalar]]
+    view_shape: ClassVar[tuple[int, ...]]
+    dynamic_axes: ClassVar[Mapping[int, str]] = MappingProxyType({})
+    sources: tuple[str, ...] = ()
+
+    @abstractmethod
+    def forward(self, views: Tensor) -> Tensor:
+        """Embed float32 (B, *view_shape) as float32 (B, d), not normalised."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, *, weights: Path | None = None, download: bool = False, seed: int = 0) -> Self:
+        """Start from pretrained weights where the backbone has them, else from ``seed``.
+
+        Args:
+            weights: a file to use instead of the one the catalogue finds.
+            download: whether missing weights may be fetched.
+            seed: of the random initialisation, for backbones trained from scratch.
+
+        Raises:
+            WeightsNotFoundError: pretrained weights are nowhere to be found.
+            WeightsError: the file does not hold this backbone's weights.
+        """
+
+    @classmethod
+    def random(cls, seed: int = 0) -> Self:
+        """The architecture with random values: for tests, and for training from nothing."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            backbone = cls()
+        return backbone.eval()
+
+
+def names() -> tuple[str, ...]:
+    """Every trainable backbone's name, sorted.
+
+    >>> "ge2e" in names()
+    True
+    """
+    return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)))
+
+
+def get(name: str) -> type[Backbone]:
+    """The class of the backbone ``name``. Raises :class:`UnknownNameError`."""
+    if name not in names():
+        raise UnknownNameError(f"no backbone {name!r}; there are {', '.join(names())}")
+    found: type[Backbone] = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").BACKBONE
+    return found
+
+
+def parameters(module: nn.Module) -> tuple[Parameter, ...]:
+    """Names and shapes in canonical order, which is that of ``named_parameters``."""
+    return tuple(Parameter(name, tuple(value.shape)) for name, value in module.named_parameters())
+
+
+def flatten(module: nn.Module) -> Float32:
+    """All parameters as one vector, float32 (P,), in canonical order."""
+    parts = [value.detach().cpu().to(torch.float32).numpy().ravel() for value in module.parameters()]
+    return np.concatenate(parts) if parts else np.empty(0, np.float32)
+
+
+def unflatten(module: nn.Module, theta: Float32) -> None:
+    """Put ``theta``, float32 (P,), into the module. Raises :class:`UpdateRejectedError` where P differs."""
+    size = sum(value.numel() for value in module.parameters())
+    if theta.shape != (size,):
+        raise UpdateRejectedError(f"theta has shape {theta.shape}, this backbone has {size} parameters")
+    start = 0
+    with torch.no_grad():
+        for value in module.parameters():
+            part = theta[start : start + value.numel()].reshape(tuple(value.shape))
+            value.copy_(torch.from_numpy(np.array(part, np.float32)))
+            start += value.numel()
+
+
+def read_state(path: Path) -> dict[str, object]:
+    """A checkpoint's contents, tensors and plain containers only: no code in the file can run.
+
+    Raises:
+        WeightsError: the file is not such a checkpoint.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load fails with many types that share no base class
+        raise WeightsError(f"{path} is not a checkpoint of tensors ({type(error).__name__})") from error
+    if not isinstance(state, dict):
+        raise WeightsError(f"{path} holds a {type(state).__name__}, expected a dictionary of tensors")
+    return state
+
+
+def load_tensors(module: nn.Module, state: Mapping[str, object], path: Path) -> None:
+    """Copy the tensors that ``module`` has from ``state``; others are ignored, none may be missing.
+
+    Raises:
+        WeightsError: a tensor is missing, has another shape, or is not finite.
+    """
+    chosen: dict[str, Tensor] = {}
+    for name, value in module.state_dict().items():
+        if name.endswith("num_batches_tracked"):  # BatchNorm's counter, which no inference reads
+            chosen[name] = value
+            continue
+        found = state.get(name)
+        if not isinstance(found, Tensor) or found.shape != value.shape:
+            shape = tuple(found.shape) if isinstance(found, Tensor) else "nothing"
+            raise WeightsError(f"{path}: tensor {name} has {shape}, expected {tuple(value.shape)}")
+        if found.is_floating_point() and not torch.isfinite(found).all():
+            raise WeightsError(f"{path}: tensor {name} holds values that are not finite")
+        chosen[name] = found
+    module.load_state_dict(chosen)

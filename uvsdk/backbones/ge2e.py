@@ -1,0 +1,65 @@
+"""The GE2E speaker encoder: three LSTM layers over power mel frames, starting from Resemblyzer's weights.
+
+Source: Wan et al., "Generalized End-to-End Loss for Speaker Verification", ICASSP 2018. As Resemblyzer (and unlike
+the paper) the projection ends in a ReLU; keeping it in training gives the better federated models here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import Self
+
+from torch import Tensor, nn, relu
+
+from uvsdk import weights as catalogue
+from uvsdk.backbones import Backbone, load_tensors, read_state
+from uvsdk.errors import WeightsError
+
+
+class Ge2e(Backbone):
+    """float32 (B, frames, 40) power mel -> (B, 256), not negative; 1.42 M parameters."""
+
+    name = "ge2e"
+    modality = "voice"
+    dimension = 256
+    view_shape = (160, 40)
+    dynamic_axes = MappingProxyType({1: "frames"})
+    preprocessing = MappingProxyType(
+        {
+            "sample_rate": 16_000,
+            "mels": 40,
+            "window_s": 0.025,
+            "hop_s": 0.010,
+            "scale": "power",
+            "mean": "none",
+            "view_frames": 160,
+            "view_hop_frames": 80,
+            "minimum_speech_s": 0.5,
+        }
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(40, 256, 3, batch_first=True)
+        self.linear = nn.Linear(256, 256)
+
+    def forward(self, views: Tensor) -> Tensor:
+        """See :class:`Backbone`."""
+        _, (hidden, _) = self.lstm(views)
+        return relu(self.linear(hidden[-1]))
+
+    @classmethod
+    def load(cls, *, weights: Path | None = None, download: bool = False, seed: int = 0) -> Self:
+        """Start from the pretrained weights; ``seed`` is not used."""
+        path = catalogue.find("ge2e", path=weights, download=download)
+        state = read_state(path).get("model_state")
+        if not isinstance(state, dict):
+            raise WeightsError(f"{path} has no 'model_state'; expected Resemblyzer's pretrained.pt")
+        backbone = cls()
+        load_tensors(backbone, state, path)
+        backbone.sources = (catalogue.CATALOGUE["ge2e"].source if weights is None else f"{path.name}, given by path",)
+        return backbone.eval()
+
+
+BACKBONE = Ge2e

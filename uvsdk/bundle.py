@@ -1,0 +1,355 @@
+"""A model as one file: everything an edge device needs to embed a sample, with numpy and onnxruntime alone.
+
+A bundle is a zip archive of stored (uncompressed) members::
+
+    manifest.json       Manifest, and the SHA-256 and size of every other member
+    embedding.onnx      views -> z; its trainable tensors are external, located in theta.f32
+    vad.onnx            voice only: the voice activity detector
+    detector.onnx       face only: the face detector
+    theta.f32           the trainable parameters, little-endian float32, in the manifest's order
+    impostors.f32       calibration scores, where the bundle has been calibrated
+
+Because theta lies apart from the graphs, a server without torch makes the next model version by replacing theta.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+import io
+import json
+import os
+import secrets
+import threading
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import onnxruntime
+
+from uvsdk.arrays import Float32
+from uvsdk.errors import BundleError, ModelMismatchError, UnknownNameError
+from uvsdk.manifest import FORMAT, Manifest, Parameter, decode, encode, object_of, parse
+from uvsdk.scoring import Calibration
+
+__all__ = ["GRAPHS", "MAXIMUM_BYTES", "Bundle", "Manifest", "Parameter", "shipped"]
+
+MAXIMUM_BYTES = 1 << 30
+GRAPHS = ("embedding", "vad", "detector")
+
+_THETA = "theta.f32"
+_IMPOSTORS = "impostors.f32"
+_MANIFEST = "manifest.json"
+_MANIFEST_MAXIMUM_BYTES = 1 << 20
+# Views go through the graph this many at a time, so that a long recording does not cost memory in proportion.
+_BATCH = 32
+# Zip archives carry a date; a fixed one makes a bundle a pure function of its content.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+class Bundle:
+    """One model version.
+
+    Args:
+        manifest: what the bundle holds.
+        theta: trainable parameters, float32 (P,), finite; P as the manifest says.
+        graphs: ONNX graphs by name (:data:`GRAPHS`); ``embedding`` is required.
+        calibration: impostor scores of exactly this model version.
+        digests: SHA-256 of members that the caller knows, by file name, so that no member is hashed twice.
+
+    Raises:
+        BundleError: the parts do not fit together.
+        ModelMismatchError: the calibration belongs to another model version.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        theta: Float32,
+        graphs: Mapping[str, bytes],
+        calibration: Calibration | None = None,
+        *,
+        digests: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> None:
+        self.manifest = manifest
+        self.graphs: Mapping[str, bytes] = MappingProxyType(dict(graphs))
+        self._theta_bytes = _checked_theta(manifest, theta)
+        self.theta: Float32 = np.frombuffer(self._theta_bytes, np.dtype("<f4"))
+        if "embedding" not in self.graphs or not set(self.graphs) <= set(GRAPHS):
+            raise BundleError(f"a bundle has the graph 'embedding' and others of {GRAPHS}, got {sorted(self.graphs)}")
+        members = self._members().items()
+        self._digests = {name: digests.get(name) or hashlib.sha256(body).digest() for name, body in members}
+        self.version: str = _version(manifest, self._digests)
+        if calibration is not None and calibration.model_version != self.version:
+            raise ModelMismatchError(
+                f"the impostor scores belong to model {calibration.model_version[:12]}, this bundle is "
+                f"{self.version[:12]}; calibrate this model"
+            )
+        self.calibration = calibration
+        self._lock = threading.Lock()
+        self._sessions: dict[tuple[str, int], onnxruntime.InferenceSession] = {}
+
+    def __repr__(self) -> str:
+        state = "calibrated" if self.calibration else "uncalibrated"
+        return f"<Bundle {self.manifest.modality}/{self.manifest.backbone} {self.version[:12]} {state}>"
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Bundle:
+        """Read a bundle file. Raises :class:`BundleError` where it cannot be read or is not a bundle."""
+        try:
+            size = Path(path).stat().st_size
+            if size > MAXIMUM_BYTES:
+                raise BundleError(f"{path} has {size} bytes, a bundle has at most {MAXIMUM_BYTES}")
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise BundleError(f"cannot read the bundle {path}: {error.strerror}") from error
+        return cls.from_bytes(data)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Bundle:
+        """The inverse of :meth:`to_bytes`; every member is checked, graphs are built only when first used.
+
+        Raises:
+            BundleError: not a bundle, cut short, altered, or over :data:`MAXIMUM_BYTES`.
+        """
+        members = _read_members(data)
+        record = parse(members.pop(_MANIFEST))
+        digests = _check_members(record, members)
+        try:
+            manifest = decode(record)
+            theta = np.frombuffer(members[_THETA], np.dtype("<f4"))
+            graphs = {name: members[f"{name}.onnx"] for name in GRAPHS if f"{name}.onnx" in members}
+            bundle = cls(manifest, theta, graphs, digests=digests)
+            if record["version"] != bundle.version:
+                raise BundleError("the manifest names another model version than the one its members make")
+            described = record.get("calibration")
+            if (described is None) != (_IMPOSTORS not in members):
+                raise BundleError("the manifest and the members disagree on calibration")
+            if described is None:
+                return bundle
+            scores = np.frombuffer(members[_IMPOSTORS], np.dtype("<f4"))
+            return bundle.with_calibration(_checked_calibration(scores, object_of(described)))
+        except (KeyError, TypeError, ValueError, AttributeError, ModelMismatchError) as error:
+            raise BundleError(f"the manifest does not describe this bundle: {error}") from error
+
+    def to_bytes(self) -> bytes:
+        """The bundle as one file; equal bundles give equal bytes."""
+        members, digests = self._members(), dict(self._digests)
+        if self.calibration is not None:
+            scores = np.ascontiguousarray(self.calibration.impostor, np.dtype("<f4")).tobytes()
+            members[_IMPOSTORS], digests[_IMPOSTORS] = scores, hashlib.sha256(scores).digest()
+        record = encode(self.manifest) | {
+            "format": FORMAT,
+            "version": self.version,
+            "members": {name: {"sha256": digests[name].hex(), "bytes": len(body)} for name, body in members.items()},
+        }
+        if self.calibration is not None:
+            record["calibration"] = {
+                "model_version": self.calibration.model_version,
+                "source": self.calibration.source,
+            }
+        text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, body in {_MANIFEST: text, **members}.items():
+                archive.writestr(zipfile.ZipInfo(name, _DATE), body)
+        return file.getvalue()
+
+    def _members(self) -> dict[str, bytes]:
+        members = {f"{name}.onnx": self.graphs[name] for name in GRAPHS if name in self.graphs}
+        members[_THETA] = self._theta_bytes
+        return members
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the bundle so that ``path`` holds the old file or the whole new one, never a part.
+
+        Raises:
+            BundleError: the folder is missing, not writable, or the disk is full.
+        """
+        target = Path(path)
+        # A plain file beside the target: made under the user's umask, and in the file system of the rename.
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        try:
+            with temporary.open("xb") as file:
+                file.write(self.to_bytes())
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise BundleError(f"cannot write the bundle {path}: {error.strerror}") from error
+
+    def with_theta(self, theta: Float32) -> Bundle:
+        """The same model with other parameters, float32 (P,); the graphs are shared.
+
+        The calibration is left behind: its scores are those of another model version.
+        """
+        kept = {name: digest for name, digest in self._digests.items() if name != _THETA}
+        return Bundle(self.manifest, theta, self.graphs, digests=kept)
+
+    def with_calibration(self, calibration: Calibration | None) -> Bundle:
+        """The same model version with these impostor scores; graphs and sessions are shared.
+
+        Raises:
+            ModelMismatchError: the scores belong to another model version.
+        """
+        bundle = Bundle(self.manifest, self.theta, self.graphs, calibration, digests=self._digests)
+        bundle._lock, bundle._sessions = self._lock, self._sessions
+        return bundle
+
+    def session(self, name: str = "embedding", threads: int = 1) -> onnxruntime.InferenceSession:
+        """The onnxruntime session of one graph, built at first use and kept; safe to call from several threads.
+
+        Raises:
+            BundleError: the bundle has no such graph, or onnxruntime refuses it.
+        """
+        with self._lock:
+            session = self._sessions.get((name, threads))
+            if session is None:
+                session = self._sessions[name, threads] = self._build(name, threads)
+        return session
+
+    def _build(self, name: str, threads: int) -> onnxruntime.InferenceSession:
+        if name not in self.graphs:
+            raise BundleError(f"this bundle has no graph {name!r}; it has {', '.join(self.graphs)}")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # Spinning would burn the cores between two probes; onnxruntime's warnings are about graph optimisation only.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        if name == "embedding" and self._theta_bytes:
+            options.add_external_initializers_from_files_in_memory(
+                [_THETA], [self._theta_bytes], [len(self._theta_bytes)]
+            )
+        try:
+            return onnxruntime.InferenceSession(self.graphs[name], options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's errors share no base class
+            raise BundleError(f"onnxruntime cannot load the graph {name!r}: {error}") from error
+
+    def embed(self, views: Float32) -> Float32:
+        """Embed views, float32 (n, ...) -> float32 (n, d) of unit rows.
+
+        Raises:
+            BundleError: the views do not fit the graph, or an embedding has no direction (zero or not finite).
+        """
+        session = self.session()
+        try:
+            rows = [
+                np.asarray(session.run(["z"], {"views": views[start : start + _BATCH]})[0], np.float32)
+                for start in range(0, len(views), _BATCH)
+            ]
+        except Exception as error:  # onnxruntime's errors share no base class
+            raise BundleError(f"the graph does not take views {views.dtype} {views.shape}: {error}") from error
+        z = np.concatenate(rows) if rows else np.empty((0, self.manifest.dimension), np.float32)
+        if z.shape != (len(views), self.manifest.dimension):
+            raise BundleError(f"embeddings have shape {z.shape}, expected {(len(views), self.manifest.dimension)}")
+        return _unit(z)
+
+    def embedding(self, views: Float32) -> Float32:
+        """One unit vector, float32 (d,): the direction of the mean of the unit rows of :meth:`embed`."""
+        return np.asarray(self.embeddings([views])[0], np.float32)
+
+    def embeddings(self, samples: Sequence[Float32]) -> Float32:
+        """:meth:`embedding` of several samples' views, float32 (m, d).
+
+        All views share batches, which a recurrent graph computes three times faster than one sample after another.
+        """
+        if not samples or any(len(views) == 0 for views in samples):
+            raise BundleError("an embedding needs at least one view")
+        rows = self.embed(np.concatenate(samples))
+        ends = np.cumsum([len(views) for views in samples])
+        means = [part.mean(axis=0, dtype=np.float32) for part in np.split(rows, ends[:-1])]
+        return _unit(np.stack(means))
+
+
+def shipped(name: str = "digits") -> Bundle:
+    """A bundle that comes inside the package, for a first try without any download.
+
+    Raises:
+        UnknownNameError: no bundle of that name is shipped.
+    """
+    folder = importlib.resources.files("uvsdk") / "data"
+    names = sorted(entry.name.removesuffix(".uvb") for entry in folder.iterdir() if entry.name.endswith(".uvb"))
+    if name not in names:
+        raise UnknownNameError(f"no bundle {name!r} is shipped; there are {', '.join(names)}")
+    return Bundle.from_bytes((folder / f"{name}.uvb").read_bytes())
+
+
+def _unit(vectors: Float32) -> Float32:
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    if not np.isfinite(norms).all() or (norms <= 1e-12).any():
+        raise BundleError("the model gave an embedding without a direction (all zero or not finite)")
+    return np.asarray(vectors / norms, np.float32)
+
+
+def _checked_theta(manifest: Manifest, theta: Float32) -> bytes:
+    if theta.dtype != np.float32 or theta.shape != (manifest.size,):
+        raise BundleError(f"theta is {theta.dtype} {theta.shape}, expected float32 {(manifest.size,)}")
+    if not np.isfinite(theta).all():
+        raise BundleError("theta holds values that are not finite")
+    return np.ascontiguousarray(theta, np.dtype("<f4")).tobytes()
+
+
+def _checked_calibration(scores: Float32, described: Mapping[str, object]) -> Calibration:
+    version, source = described["model_version"], described["source"]
+    if not isinstance(version, str) or not isinstance(source, str):
+        raise BundleError("the calibration in the manifest lacks its model version or its source")
+    if not np.isfinite(scores).all() or (np.diff(scores) < 0).any() or (np.abs(scores) > 1 + 1e-5).any():
+        raise BundleError("impostor scores must be cosines in ascending order")
+    return Calibration(scores, version, source)
+
+
+def _version(manifest: Manifest, digests: Mapping[str, bytes]) -> str:
+    """SHA-256 over what decides an embedding: the words about sources and the calibration do not."""
+    identity = encode(manifest)
+    del identity["sources"]
+    digest = hashlib.sha256(b"uvsdk model 1\n")
+    digest.update(json.dumps(identity, sort_keys=True, allow_nan=False).encode() + b"\n")
+    for name in sorted(GRAPHS):
+        if f"{name}.onnx" in digests:
+            digest.update(name.encode() + b" " + digests[f"{name}.onnx"])
+    digest.update(digests[_THETA])
+    return digest.hexdigest()
+
+
+def _read_members(data: bytes) -> dict[str, bytes]:
+    """The archive's members, having shown that it is one of ours and inflates to no more than it is."""
+    if len(data) > MAXIMUM_BYTES:
+        raise BundleError(f"{len(data)} bytes, a bundle has at most {MAXIMUM_BYTES}")
+    known = {_MANIFEST, _THETA, _IMPOSTORS, *(f"{name}.onnx" for name in GRAPHS)}
+    if not data.startswith(b"PK\x03\x04"):
+        raise BundleError("not a model bundle: it does not start as a zip archive")
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = archive.infolist()
+            names = [entry.filename for entry in entries]
+            if len(set(names)) != len(names) or not set(names) <= known or not {_MANIFEST, _THETA} <= set(names):
+                raise BundleError(f"not a model bundle: its members are {names[:8]}")
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+                raise BundleError("a bundle's members are stored, not compressed")
+            if sum(entry.file_size for entry in entries) > len(data):
+                raise BundleError("the members claim more bytes than the bundle has")
+            if archive.getinfo(_MANIFEST).file_size > _MANIFEST_MAXIMUM_BYTES:
+                raise BundleError(f"manifest.json is over {_MANIFEST_MAXIMUM_BYTES} bytes")
+            return {name: archive.read(name) for name in names}
+    # RuntimeError: an encrypted member. NotImplementedError: a zip version or method Python does not know.
+    except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, NotImplementedError, OSError) as error:
+        raise BundleError(f"the bundle is damaged: {error}") from error
+
+
+def _check_members(record: Mapping[str, object], members: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The members' SHA-256, all of them as the manifest says."""
+    described = object_of(record.get("members"))
+    if set(described) != set(members):
+        raise BundleError(f"the manifest lists {sorted(described)}, the bundle holds {sorted(members)}")
+    digests = {name: hashlib.sha256(body).digest() for name, body in members.items()}
+    for name, body in members.items():
+        expected = object_of(described[name])
+        if expected.get("bytes") != len(body) or expected.get("sha256") != digests[name].hex():
+            raise BundleError(f"{name} is not the file that the manifest describes; fetch the bundle again")
+    if len(members[_THETA]) % 4 or len(members.get(_IMPOSTORS, b"")) % 4:
+        raise BundleError("theta.f32 and impostors.f32 hold whole float32 values")
+    return digests
