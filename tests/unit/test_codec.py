@@ -1,0 +1,276 @@
+import contextlib
+import json
+import struct
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from uvsdk.arrays import Array, Float32, Float64, Int64, UInt8
+from uvsdk.errors import WireError
+from uvsdk.federation.codec import pack, unpack
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    name: str
+    count: int
+    ratio: float
+    flag: bool
+    nothing: int | None
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    single: Float32
+    double: Float64
+    whole: Int64
+    octets: UInt8
+    either: Float32 | None
+    anything: Array
+    memory: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    left: Float32
+    right: int
+
+
+@dataclass(frozen=True, slots=True)
+class Positive:
+    value: float
+
+    def __post_init__(self) -> None:
+        if self.value <= 0:
+            raise ValueError("not positive")
+
+
+def sample() -> Everything:
+    return Everything(
+        name="ünïcode \U0001f600",
+        count=-3,
+        ratio=0.1,
+        flag=True,
+        nothing=None,
+        names=("b", "a", ""),
+        numbers=(),
+        single=np.arange(6, dtype=np.float32).reshape(2, 3),
+        double=np.array([np.pi]),
+        whole=np.array([2**62, -1]),
+        octets=np.empty((0, 4), np.uint8),
+        either=None,
+        anything=np.array(7, np.int32),
+        memory={"z": np.ones(1, np.float32), "a": np.zeros((1, 2))},
+    )
+
+
+def edit(data: bytes, **changes: object) -> bytes:
+    """The message with its header's fields replaced, ``...`` removing one."""
+    (length,) = struct.unpack("<I", data[4:8])
+    header = json.loads(data[8 : 8 + length])
+    for key, value in changes.items():
+        if value is ...:
+            del header["fields"][key]
+        else:
+            header["fields"][key] = value
+    return assemble(json.dumps(header), data[8 + length :])
+
+
+def assemble(header: str, arrays: bytes = b"") -> bytes:
+    encoded = header.encode()
+    return b"UVM1" + struct.pack("<I", len(encoded)) + encoded + arrays
+
+
+def test_everything_comes_back_as_it_was() -> None:
+    message = sample()
+    again = unpack(Everything, pack(message))
+    for name in Everything.__dataclass_fields__:
+        before, after = getattr(message, name), getattr(again, name)
+        if isinstance(before, np.ndarray):
+            assert after.dtype == before.dtype
+            np.testing.assert_array_equal(after, before)
+        elif name == "memory":
+            assert sorted(after) == ["a", "z"]
+            np.testing.assert_array_equal(after["a"], np.zeros((1, 2)))
+        else:
+            assert after == before
+            assert type(after) is type(before)
+
+
+def test_bytes_depend_on_nothing_but_the_message() -> None:
+    assert pack(sample()) == pack(sample())
+    assert pack(unpack(Everything, pack(sample()))) == pack(sample())
+
+
+def test_a_message_without_fields() -> None:
+    assert unpack(Empty, pack(Empty())) == Empty()
+
+
+def test_layout_by_hand() -> None:
+    # magic, length of the header, header, then 1.0 and -2.0 as little-endian float32
+    header = b'{"kind":"Pair","fields":{"left":{"dtype":"<f4","shape":[2]},"right":{"value":5}}}'
+    expected = b"UVM1" + struct.pack("<I", len(header)) + header + bytes.fromhex("0000803f000000c0")
+    assert pack(Pair(np.array([1, -2], np.float32), 5)) == expected
+
+
+def test_a_big_endian_or_strided_array_is_sent_little_endian_and_contiguous() -> None:
+    wide = np.arange(8, dtype=">f4")[::2]
+    again = unpack(Pair, pack(Pair(wide, 0))).left  # type: ignore[arg-type]
+    assert again.dtype.str == "<f4"
+    np.testing.assert_array_equal(again, [0, 2, 4, 6])
+
+
+def test_arrays_are_aligned_read_only_copies() -> None:
+    data = bytearray(pack(Pair(np.ones(3, np.float32), 0)))
+    left = unpack(Pair, memoryview(data)).left
+    data[-1] ^= 0xFF
+    np.testing.assert_array_equal(left, np.ones(3))
+    assert left.flags.aligned
+    with pytest.raises(ValueError):
+        left[0] = 0
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_refused_with_the_one_error(noise: bytes) -> None:
+    for data in (noise, b"UVM1" + noise, assemble("{}", noise)):
+        with pytest.raises(WireError):
+            unpack(Pair, data)
+
+
+def test_truncated_at_every_byte() -> None:
+    data = pack(sample())
+    for end in range(len(data)):
+        with pytest.raises(WireError):
+            unpack(Everything, data[:end])
+
+
+def test_too_long() -> None:
+    with pytest.raises(WireError, match="too many"):
+        unpack(Pair, pack(Pair(np.ones(1, np.float32), 0)) + b"\0")
+
+
+@given(st.integers(0, 10_000), st.integers(1, 255))
+def test_a_changed_byte_gives_a_message_or_the_one_error(place: int, change: int) -> None:
+    data = bytearray(pack(sample()))
+    data[place % len(data)] ^= change
+    with contextlib.suppress(WireError):
+        unpack(Everything, bytes(data))
+
+
+def test_another_class() -> None:
+    with pytest.raises(WireError, match="expected a Pair, got a Empty"):
+        unpack(Pair, pack(Empty()))
+
+
+def test_object_arrays_are_neither_sent_nor_read() -> None:
+    with pytest.raises(WireError, match="dtype"):
+        pack(Pair(np.array([{}], dtype=object), 0))  # type: ignore[arg-type]
+    good = pack(Pair(np.ones(2, np.float32), 0))
+    for dtype in ("|O", "|O8", "<U4", "<f2", ">f4", "|V4", "O", None, 4, [], {}):
+        with pytest.raises(WireError):
+            unpack(Pair, edit(good, left={"dtype": dtype, "shape": [2]}))
+
+
+def test_a_pickle_is_refused() -> None:
+    import pickle
+
+    with pytest.raises(WireError, match="magic"):
+        unpack(Pair, pickle.dumps({"left": 1}))
+
+
+def test_another_dtype_than_declared() -> None:
+    with pytest.raises(WireError, match="expected an array of float32, got dtype '<f8'"):
+        unpack(Pair, pack(Pair(np.ones(2), 0)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "shape", [[3], [-2], [2.0], [True, 2], ["2"], "2", {}, None, 2, [1 << 41], [1] * 9, [1 << 39] * 2]
+)
+def test_a_shape_that_does_not_fit(shape: object) -> None:
+    with pytest.raises(WireError):
+        unpack(Pair, edit(pack(Pair(np.ones(2, np.float32), 0)), left={"dtype": "<f4", "shape": shape}))
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", None, [], {}])
+def test_an_int_is_nothing_else(value: object) -> None:
+    with pytest.raises(WireError):
+        unpack(Pair, edit(pack(Pair(np.ones(1, np.float32), 0)), right={"value": value}))
+
+
+@pytest.mark.parametrize("value", [0, 1, "true", None])
+def test_a_bool_is_nothing_else(value: object) -> None:
+    with pytest.raises(WireError):
+        unpack(Everything, edit(pack(sample()), flag={"value": value}))
+
+
+@pytest.mark.parametrize("value", ["ab", ["a", 1], [["a"]], {"a": 1}])
+def test_a_tuple_of_str_is_nothing_else(value: object) -> None:
+    with pytest.raises(WireError):
+        unpack(Everything, edit(pack(sample()), names={"value": value}))
+
+
+def test_a_whole_number_is_a_float_and_becomes_one() -> None:
+    value = unpack(Positive, edit(pack(Positive(1.5)), value={"value": 2})).value
+    assert value == 2.0
+    assert type(value) is float
+
+
+def test_numbers_that_are_not_finite() -> None:
+    with pytest.raises(WireError):
+        pack(Positive(float("nan")))
+    for token in ("NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400):
+        with pytest.raises(WireError):
+            unpack(Positive, assemble(f'{{"kind":"Positive","fields":{{"value":{{"value":{token}}}}}}}'))
+
+
+def test_the_class_itself_may_refuse() -> None:
+    with pytest.raises(WireError, match="not positive"):
+        unpack(Positive, edit(pack(Positive(1.0)), value={"value": -1.0}))
+
+
+def test_missing_extra_and_repeated_fields() -> None:
+    good = pack(Pair(np.ones(1, np.float32), 0))
+    with pytest.raises(WireError):
+        unpack(Pair, edit(good, right=...))
+    with pytest.raises(WireError):
+        unpack(Pair, edit(good, other={"value": 1}))
+    with pytest.raises(WireError, match="twice"):
+        unpack(Positive, assemble('{"kind":"Positive","fields":{"value":{"value":1},"value":{"value":2}}}'))
+    with pytest.raises(WireError):
+        unpack(Pair, edit(good, right={"value": 0, "note": 1}))
+
+
+def test_an_array_where_a_value_belongs_and_the_reverse() -> None:
+    good = pack(Pair(np.ones(1, np.float32), 0))
+    with pytest.raises(WireError):
+        unpack(Pair, edit(good, right={"dtype": "<f4", "shape": [1]}, left={"value": 0}))
+    with pytest.raises(WireError):
+        unpack(Pair, edit(good, left={"arrays": {}}))
+
+
+@pytest.mark.parametrize(
+    "header", ["", "[]", "null", "1", '"x"', "{", '{"kind":"Pair"}', '{"kind":"Pair","fields":[]}']
+)
+def test_headers_that_are_no_header(header: str) -> None:
+    with pytest.raises(WireError):
+        unpack(Pair, assemble(header))
+
+
+def test_a_deeply_nested_header_and_a_length_beyond_the_message() -> None:
+    with pytest.raises(WireError):
+        unpack(Pair, assemble("[" * 100_000))
+    with pytest.raises(WireError, match="cannot hold"):
+        unpack(Pair, b"UVM1" + struct.pack("<I", 2**32 - 1) + b"{}")
+
+
+def test_what_json_has_no_word_for_is_not_sent() -> None:
+    with pytest.raises(WireError):
+        pack(Pair(np.ones(1, np.float32), {1, 2}))  # type: ignore[arg-type]
+    with pytest.raises(WireError):
+        pack(Pair(np.ones(1, np.float32), "\ud800"))  # type: ignore[arg-type]

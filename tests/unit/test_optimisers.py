@@ -1,0 +1,99 @@
+"""The server's optimisers against numbers done by hand (SPEC 1.3: b = b1 = 0.9, b2 = 0.99, tau = 1e-3)."""
+
+import math
+
+import numpy as np
+import pytest
+
+from uvsdk.errors import UpdateRejectedError
+from uvsdk.federation import optimisers
+from uvsdk.federation.messages import OPTIMISERS, OptimiserState, TrainingConfig
+
+
+def config(optimiser: str, *, rate: float = 1.0, warmup: int = 0) -> TrainingConfig:
+    return TrainingConfig(
+        "d", "voice", "ge2e", "fedaws", optimiser=optimiser, server_learning_rate=rate, warmup_rounds=warmup
+    )
+
+
+def after(optimiser: str, deltas: list[float], *, rate: float = 1.0, warmup: int = 0) -> tuple[float, OptimiserState]:
+    settings = config(optimiser, rate=rate, warmup=warmup)
+    theta, state = np.zeros(1, np.float32), optimisers.initial(1, settings)
+    for delta in deltas:
+        theta, state = optimisers.step(theta, np.array([delta], np.float32), state, settings)
+    assert theta.dtype == np.float32
+    return float(theta[0]), state
+
+
+def test_sgd_adds_the_delta() -> None:
+    theta, state = after("sgd", [2.0, -0.5], rate=0.5)
+    assert theta == pytest.approx(0.5 * 2.0 - 0.5 * 0.5)
+    assert (state.steps, state.first.shape, state.second.shape) == (2, (0,), (0,))
+
+
+def test_momentum() -> None:
+    # v: 1, 0.9 * 1 + 1 = 1.9; theta = 1 + 1.9
+    theta, state = after("momentum", [1.0, 1.0])
+    assert theta == pytest.approx(2.9)
+    assert state.first[0] == pytest.approx(1.9)
+    assert state.second.shape == (0,)
+
+
+def test_adam() -> None:
+    # m = 0.1 * 2 = 0.2, v = 0.01 * 4 = 0.04; then m = 0.9 * 0.2 - 0.1 = 0.08, v = 0.99 * 0.04 + 0.01 = 0.0496
+    theta, state = after("adam", [2.0, -1.0], rate=0.1)
+    expected = 0.1 * (0.2 / (0.2 + 1e-3) + 0.08 / (math.sqrt(0.0496) + 1e-3))
+    assert theta == pytest.approx(expected, rel=1e-5)
+    assert state.second[0] == pytest.approx(0.0496, rel=1e-5)
+
+
+def test_yogi() -> None:
+    # v = 0 - 0.01 * 4 * sign(0 - 4) = 0.04; D^2 = 0.01 < v, so v = 0.04 - 0.01 * 0.01 = 0.0399
+    _, state = after("yogi", [2.0, 0.1])
+    assert state.second[0] == pytest.approx(0.0399, rel=1e-5)
+
+
+def test_adagrad() -> None:
+    # v = 4, then 4 + 1 = 5; m = 0.2, then 0.28
+    theta, state = after("adagrad", [2.0, 1.0])
+    assert state.second[0] == pytest.approx(5.0)
+    assert theta == pytest.approx(0.2 / 2.001 + 0.28 / (math.sqrt(5) + 1e-3), rel=1e-5)
+
+
+def test_warm_up_rises_linearly() -> None:
+    # rates 0.25, 0.5, 0.75, 1, 1
+    theta, _ = after("sgd", [1.0] * 5, warmup=4)
+    assert theta == pytest.approx(0.25 + 0.5 + 0.75 + 1 + 1)
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_nothing_that_goes_in_is_changed_and_a_zero_delta_moves_nothing(optimiser: str) -> None:
+    settings = config(optimiser)
+    theta, delta, state = np.ones(3, np.float32), np.zeros(3, np.float32), optimisers.initial(3, settings)
+    for array in (theta, delta, state.first, state.second):
+        array.flags.writeable = False
+    moved, after_one = optimisers.step(theta, delta, state, settings)
+    np.testing.assert_array_equal(moved, theta)
+    assert after_one.steps == 1
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_a_step_that_would_not_be_finite_is_refused(optimiser: str) -> None:
+    settings = config(optimiser)
+    state = optimisers.initial(2, settings)
+    for bad in (np.inf, -np.inf, np.nan):
+        with pytest.raises(UpdateRejectedError, match="not finite"):
+            optimisers.step(np.zeros(2, np.float32), np.array([0, bad], np.float32), state, settings)
+    huge = np.full(2, 3e38, np.float32)
+    if optimiser in ("sgd", "momentum"):
+        with pytest.raises(UpdateRejectedError, match="not finite"):
+            optimisers.step(huge, huge, state, settings)
+
+
+def test_shapes_that_do_not_agree() -> None:
+    settings = config("adam")
+    state = optimisers.initial(3, settings)
+    with pytest.raises(UpdateRejectedError, match="theta has shape"):
+        optimisers.step(np.zeros(3, np.float32), np.zeros(2, np.float32), state, settings)
+    with pytest.raises(UpdateRejectedError, match="moment"):
+        optimisers.step(np.zeros(2, np.float32), np.zeros(2, np.float32), state, settings)

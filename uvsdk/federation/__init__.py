@@ -1,0 +1,1 @@
+"""Learning together: messages, aggregation and the algorithms, numpy only (torch in ``algorithms/*/client.py``)."""

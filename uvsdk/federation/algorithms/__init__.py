@@ -1,0 +1,59 @@
+"""The registry: an algorithm is a folder here, and its folder, its name and its name on the wire are one word."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Mapping
+
+from uvsdk.errors import SettingsError, TrainingUnavailableError, UnknownNameError
+from uvsdk.federation.messages import Scalar
+from uvsdk.federation.strategy import AnyClientAlgorithm, AnyServerAlgorithm, Disclosure
+
+
+def names() -> tuple[str, ...]:
+    """Every algorithm's name, sorted.
+
+    >>> "fedaws" in names()
+    True
+    """
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg))
+
+
+def server(name: str) -> AnyServerAlgorithm:
+    """The server's half of ``name``. Raises :class:`UnknownNameError`."""
+    half: AnyServerAlgorithm = importlib.import_module(f"{_package(name)}.server").SERVER
+    return half
+
+
+def client(name: str) -> AnyClientAlgorithm:
+    """The device's half of ``name``. Raises :class:`UnknownNameError`, or :class:`TrainingUnavailableError`
+    where torch is not installed.
+    """
+    package = _package(name)
+    if importlib.util.find_spec("torch") is None:
+        raise TrainingUnavailableError("training needs torch: pip install 'uvsdk[train]'")
+    half: AnyClientAlgorithm = importlib.import_module(f"{package}.client").CLIENT
+    return half
+
+
+def disclosure(name: str) -> Disclosure:
+    """What ``name`` sends and receives, from its ``payload.py``."""
+    found: Disclosure = importlib.import_module(f"{_package(name)}.payload").DISCLOSURE
+    return found
+
+
+def settings(name: str, values: Mapping[str, Scalar]) -> object:
+    """``name``'s settings with ``values`` over the defaults. Raises :class:`UnknownNameError`, ``SettingsError``."""
+    kind = server(name).settings
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise SettingsError(f"settings of {name}: {error}") from error
+
+
+def _package(name: str) -> str:
+    if name not in names():
+        raise UnknownNameError(f"no algorithm {name!r}; there are {', '.join(names())}")
+    return f"{__name__}.{name}"

@@ -1,0 +1,1 @@
+"""Fixed class vectors: drawn once, never moved, only the trunk is trained (Baseline-2, SPEC 2.9)."""

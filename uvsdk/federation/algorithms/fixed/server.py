@@ -1,0 +1,40 @@
+"""The server's half of training towards fixed class vectors: draw them once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from uvsdk.federation import classes
+from uvsdk.federation.algorithms.fixed.payload import Payload, Settings, Task
+from uvsdk.federation.classes import ClassMatrix
+from uvsdk.federation.strategy import Contribution, ServerAlgorithm
+
+
+def _task(state: ClassMatrix, user: str, settings: Settings) -> Task:
+    return Task(classes.vector_for(state, user).astype(np.float32))
+
+
+def _check(payload: Payload, state: ClassMatrix, user: str, settings: Settings) -> None:
+    state.row(user)
+
+
+def _step(
+    state: ClassMatrix, contributions: tuple[Contribution[Payload], ...], settings: Settings, rng: np.random.Generator
+) -> ClassMatrix:
+    return classes.write(state, {}, took_part=[item.user for item in contributions])
+
+
+SERVER = ServerAlgorithm(
+    state=ClassMatrix,
+    settings=Settings,
+    payload=Payload,
+    needs_mean=classes.needs_mean,
+    empty=classes.empty,
+    admit=classes.admit,
+    remove=classes.remove,
+    start=classes.start,
+    task=_task,
+    check=_check,
+    step=_step,
+    class_matrix=classes.matrix,
+)

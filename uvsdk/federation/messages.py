@@ -1,0 +1,219 @@
+"""What crosses the wire between a device and the coordination server, apart from who handles it.
+
+Sealing and signing live in :mod:`uvsdk.privacy.sealing`; what an algorithm adds lives in its ``payload.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+
+from uvsdk.arrays import Float32, UInt8
+from uvsdk.errors import SettingsError, WireError
+
+Scalar = str | int | float | bool | None
+
+WEIGHTINGS = ("samples", "capped", "uniform")
+OPTIMISERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingConfig:
+    """Everything a round asks of a device; a device trains only under a digest it has approved.
+
+    Defaults are SPEC Appendix B.
+
+    Args:
+        deployment: name of the deployment; part of every seal and of every hashed id.
+        modality: ``voice``, ``face`` or ``handwriting``.
+        backbone: registry name of the trunk, e.g. ``ge2e``.
+        algorithm: registry name, e.g. ``fedaws``.
+        algorithm_settings: fields of that algorithm's ``Settings``; absent ones take their defaults.
+        local_steps: SGD steps a device makes in a round.
+        batch_size: training views in a step.
+        learning_rate: eta of the device's SGD.
+        proximal: mu of FedProx, 0 for none.
+        gradient_clip: longest gradient of the trunk in one step (L2 norm), 0 for any: recurrent trunks need a bound.
+        weighting: ``samples`` (p_i = n_i / sum n), ``capped`` (n_i at most ``samples_cap``) or ``uniform``.
+        samples_cap: the cap of ``capped``.
+        optimiser: server optimiser on the averaged delta (FedOpt): one of :data:`OPTIMISERS`.
+        server_learning_rate: its step size a.
+        warmup_rounds: rounds over which that step size rises linearly from 0.
+        rounds: committed rounds after which training rests.
+        cohort_size: devices selected for a round, 0 for all.
+        min_clients: fewest updates that make a round; fewer abort it. 0 means max(3, half the cohort).
+        deadline_s: seconds from selection to aggregation.
+        seed: seed of selection, crops and initial vectors; ``None`` draws from the operating system.
+    """
+
+    deployment: str
+    modality: str
+    backbone: str
+    algorithm: str
+    algorithm_settings: Mapping[str, Scalar] = field(default_factory=dict)
+    local_steps: int = 1
+    batch_size: int = 8
+    learning_rate: float = 0.1
+    proximal: float = 0.0
+    gradient_clip: float = 0.0
+    weighting: str = "capped"
+    samples_cap: int = 1000
+    optimiser: str = "sgd"
+    server_learning_rate: float = 1.0
+    warmup_rounds: int = 0
+    rounds: int = 100
+    cohort_size: int = 0
+    min_clients: int = 0
+    deadline_s: float = 600.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("local_steps", "batch_size", "samples_cap", "rounds"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("warmup_rounds", "cohort_size", "min_clients", "proximal", "gradient_clip"):
+            if getattr(self, name) < 0:
+                raise SettingsError(f"{name} is {getattr(self, name)}; it cannot be negative")
+        for name in ("learning_rate", "server_learning_rate", "deadline_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise SettingsError(f"{name} is {getattr(self, name)}; it must be positive and finite")
+        if self.weighting not in WEIGHTINGS:
+            raise SettingsError(f"weighting {self.weighting!r} is not one of {WEIGHTINGS}")
+        if self.optimiser not in OPTIMISERS:
+            raise SettingsError(f"optimiser {self.optimiser!r} is not one of {OPTIMISERS}")
+
+    def to_json(self) -> str:
+        """Canonical JSON: sorted keys, no spaces."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> TrainingConfig:
+        """Read :meth:`to_json`'s form. Raises :class:`WireError` for anything else."""
+        try:
+            values = json.loads(text)
+            if not isinstance(values, dict):
+                raise WireError("a training configuration is a JSON object")
+            unknown = set(values) - {item.name for item in fields(cls)}
+            if unknown:
+                raise WireError(f"unknown training settings {sorted(unknown)}; is the server newer than this device?")
+            return cls(**values)
+        except (ValueError, TypeError) as error:
+            raise WireError(f"not a training configuration: {error}") from error
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON, hexadecimal: what a device approves."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def quorum(self, cohort: int) -> int:
+        """Fewest updates that make a round of ``cohort`` devices (SPEC 1.5)."""
+        return self.min_clients or max(3, -(-cohort // 2))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatement:
+    """What a server says of itself to whoever asks, signed (:mod:`uvsdk.privacy.statements`).
+
+    ``server_public_key`` is the raw X25519 key that admissions and templates are sealed to.
+    """
+
+    deployment: str
+    config_digest: str
+    server_key_id: str
+    server_public_key: UInt8
+    model_version: str
+    needs_mean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RoundHeader:
+    """What a device learns of a round before it takes part (SPEC Appendix A), signed like a :class:`ServerStatement`.
+
+    ``server_public_key`` is the raw X25519 key that the update is sealed to.
+    """
+
+    deployment: str
+    algorithm: str
+    round_id: int
+    model_version: str
+    config_digest: str
+    deadline_unix_s: float
+    server_key_id: str
+    server_public_key: UInt8
+    cohort: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What a user's device sends once, when it joins: the mean of its enrolment embeddings.
+
+    ``mean`` is float32 of shape (d,), not normalised again, made with ``model_version``; algorithms whose
+    ``needs_mean`` is false are sent an empty one.
+    """
+
+    user: str
+    model_version: str
+    samples: int
+    mean: Float32
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateUpload:
+    """What a device sends when its user wants to be verified on the server too; never otherwise.
+
+    ``embedding`` is the template, float32 of shape (d,), unit norm, made with ``model_version`` of ``samples`` samples.
+    """
+
+    user: str
+    model_version: str
+    samples: int
+    embedding: Float32
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateHead:
+    """First chunk of an update; the others are the delta of theta, float32, in order.
+
+    ``payload`` is the algorithm's own ``Payload``, packed. The ids are repeated inside the seal on purpose.
+    """
+
+    round_id: int
+    algorithm: str
+    model_version: str
+    samples: int
+    parameters: int
+    payload: UInt8
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What the server seals to one device for one round; ``body`` is the algorithm's own ``Task``, packed."""
+
+    round_id: int
+    algorithm: str
+    body: UInt8
+
+
+@dataclass(frozen=True, slots=True)
+class OptimiserState:
+    """First and second moment of the server optimiser, float32 of shape (P,), and the steps it has made."""
+
+    steps: int
+    first: Float32
+    second: Float32
+
+
+__all__ = [
+    "OPTIMISERS",
+    "WEIGHTINGS",
+    "Admission",
+    "OptimiserState",
+    "RoundHeader",
+    "Scalar",
+    "ServerStatement",
+    "Task",
+    "TemplateUpload",
+    "TrainingConfig",
+    "UpdateHead",
+]

@@ -1,0 +1,100 @@
+"""The server's optimiser on the averaged delta (FedOpt, Reddi et al. 2021; SPEC 1.3): pure, float32.
+
+With D the mean delta and a the step size:
+``sgd``: theta += a D. ``momentum``: v = b v + D; theta += a v.
+``adam``, ``yogi``, ``adagrad``: m = b1 m + (1 - b1) D; theta += a m / (sqrt(v) + tau), where v is
+b2 v + (1 - b2) D^2, or v - (1 - b2) D^2 sign(v - D^2), or v + D^2.
+As in FedOpt there is no bias correction; v starts at 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from uvsdk.arrays import Float32
+from uvsdk.errors import UpdateRejectedError
+from uvsdk.federation.messages import OptimiserState, TrainingConfig
+
+MOMENTUM = np.float32(0.9)
+FIRST_DECAY = np.float32(0.9)
+SECOND_DECAY = np.float32(0.99)
+_FIRST_SHARE = np.float32(0.1)
+_SECOND_SHARE = np.float32(0.01)
+ADAPTIVITY = np.float32(1e-3)
+
+_FIRST = ("momentum", "adam", "yogi", "adagrad")
+_SECOND = ("adam", "yogi", "adagrad")
+
+
+def initial(parameters: int, config: TrainingConfig) -> OptimiserState:
+    """The state before the first step; a moment that the optimiser does not use has shape (0,)."""
+    return OptimiserState(
+        steps=0,
+        first=np.zeros(parameters if config.optimiser in _FIRST else 0, np.float32),
+        second=np.zeros(parameters if config.optimiser in _SECOND else 0, np.float32),
+    )
+
+
+def learning_rate(steps: int, config: TrainingConfig) -> float:
+    """Step size of the step that follows ``steps`` earlier ones: rises linearly over ``config.warmup_rounds``.
+
+    >>> config = TrainingConfig("d", "voice", "ge2e", "fedaws", server_learning_rate=0.4, warmup_rounds=4)
+    >>> [learning_rate(steps, config) for steps in (0, 1, 3, 9)]
+    [0.1, 0.2, 0.4, 0.4]
+    """
+    if config.warmup_rounds == 0:
+        return config.server_learning_rate
+    return config.server_learning_rate * min(1.0, (steps + 1) / config.warmup_rounds)
+
+
+def step(
+    theta: Float32, delta: Float32, state: OptimiserState, config: TrainingConfig
+) -> tuple[Float32, OptimiserState]:
+    """One step of ``config.optimiser``; neither ``theta`` nor ``state`` is changed.
+
+    Args:
+        theta: float32 (P,), the model of the round.
+        delta: float32 (P,), the mean of local minus global.
+
+    Raises:
+        UpdateRejectedError: shapes differ, or the step would leave theta not finite.
+    """
+    if theta.shape != delta.shape:
+        raise UpdateRejectedError(f"theta has shape {theta.shape}, the mean delta {delta.shape}")
+    for name, moment in (("first", state.first), ("second", state.second)):
+        needed = config.optimiser in (_FIRST if name == "first" else _SECOND)
+        if needed and moment.shape != theta.shape:
+            raise UpdateRejectedError(f"the {name} moment has shape {moment.shape}, theta {theta.shape}")
+    rate = np.float32(learning_rate(state.steps, config))
+    with np.errstate(over="ignore", invalid="ignore"):
+        moved, first, second = _move(theta, delta, state, rate, config.optimiser)
+    if not bool(np.isfinite(moved).all()):
+        raise UpdateRejectedError(
+            f"a step of {config.optimiser} at rate {rate:g} left theta not finite; lower the rate"
+        )
+    return moved, OptimiserState(state.steps + 1, first, second)
+
+
+def _move(
+    theta: Float32, delta: Float32, state: OptimiserState, rate: np.float32, optimiser: str
+) -> tuple[Float32, Float32, Float32]:
+    first, second = state.first, state.second
+    if optimiser == "sgd":
+        direction = delta
+    elif optimiser == "momentum":
+        direction = first = MOMENTUM * first + delta
+    else:
+        first = FIRST_DECAY * first + _FIRST_SHARE * delta
+        second = _second_moment(second, delta * delta, optimiser)
+        scale: Float32 = np.sqrt(second) + ADAPTIVITY
+        direction = first / scale
+    return theta + rate * direction, first, second
+
+
+def _second_moment(second: Float32, squares: Float32, optimiser: str) -> Float32:
+    if optimiser == "adam":
+        return SECOND_DECAY * second + _SECOND_SHARE * squares
+    if optimiser == "yogi":
+        sign: Float32 = np.sign(second - squares)
+        return second - _SECOND_SHARE * squares * sign
+    return second + squares
