@@ -1,0 +1,86 @@
+"""A modality and a model so small that every score in the tests can be worked out by hand."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from uvsdk import modality
+from uvsdk.arrays import Array, Float32
+from uvsdk.bundle import Bundle, Manifest
+from uvsdk.errors import NoInkError, UndecodableSampleError
+from uvsdk.modality import Limits, Prepared, Sample
+from uvsdk.scoring import Calibration, Quality
+
+DIMENSION = 3
+
+
+class Numbers:
+    """Samples are three numbers as text, ``b"1 0 0"``, and the features are those numbers."""
+
+    name = "numbers"
+    graphs = ()
+
+    def __init__(self) -> None:
+        self.prepared = 0
+
+    def prepare(self, sample: Sample, bundle: object, *, limits: Limits | None = None) -> Prepared:
+        self.prepared += 1
+        if sample == b"":
+            raise NoInkError("the page is empty; write something")
+        try:
+            assert isinstance(sample, bytes)
+            features = np.array([float(word) for word in sample.split()], np.float32)
+        except (AssertionError, ValueError) as error:
+            raise UndecodableSampleError("not three numbers") from error
+        timings_s = {"decode": 0.0, "detect": 0.0, "features": 0.0}
+        return Prepared(features, Quality({"length": float(np.linalg.norm(features))}), timings_s)
+
+    def views(self, features: Array, preprocessing: Mapping[str, object]) -> Float32:
+        return np.asarray(features, np.float32)[None]
+
+    def crop(self, features: Array, preprocessing: Mapping[str, object], rng: np.random.Generator) -> Float32:
+        return np.asarray(features, np.float32)
+
+
+@functools.cache
+def _identity_graph() -> bytes:
+    shape: list[str | int | None] = ["batch", DIMENSION]
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["views"], ["z"])],
+        "identity",
+        [helper.make_tensor_value_info("views", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, shape)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
+
+
+@pytest.fixture
+def numbers(monkeypatch: pytest.MonkeyPatch) -> Numbers:
+    """The modality, registered for the length of a test."""
+    reader = Numbers()
+    monkeypatch.setitem(modality._MODALITIES, "numbers", reader)
+    return reader
+
+
+@pytest.fixture
+def identity_bundle(numbers: Numbers) -> Callable[..., Bundle]:
+    """Makes a bundle whose embedding is the normalised sample; ``impostors`` calibrates it, ``name`` varies it."""
+
+    def make(impostors: Float32 | None = None, *, name: str = "identity") -> Bundle:
+        manifest = Manifest("numbers", name, DIMENSION, {}, (), ())
+        bundle = Bundle(manifest, np.empty(0, np.float32), {"embedding": _identity_graph()})
+        if impostors is None:
+            return bundle
+        return bundle.with_calibration(
+            Calibration.from_scores(impostors, model_version=bundle.version, source="made by hand")
+        )
+
+    return make

@@ -1,0 +1,286 @@
+"""Enrolment, with three-dimensional embeddings whose scores can be worked out by hand."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from uvsdk.arrays import Array
+from uvsdk.bundle import Bundle
+from uvsdk.enroll import Enrollment, Participation, enroll, genuine_threshold, leave_one_out, personal_threshold
+from uvsdk.errors import (
+    BundleError,
+    EnrolmentError,
+    FederationError,
+    SettingsError,
+    StoreFullError,
+    ThresholdError,
+    TrainingUnavailableError,
+    UvsdkError,
+)
+from uvsdk.scoring import Calibration, Threshold
+from uvsdk.storage import MemoryStore, Store
+from uvsdk.template import Template
+
+MakeBundle = Callable[..., Bundle]
+
+# Unit vectors along the axes: their mean is (1, 1, 1) / 3, normalised (1, 1, 1) / sqrt 3.
+AXES = [b"1 0 0", b"0 1 0", b"0 0 1"]
+# 1,000 impostors, evenly spaced from -1 to 1 in steps of 2/999.
+IMPOSTORS = np.linspace(-1, 1, 1000).astype(np.float32)
+
+
+class FullStore(MemoryStore):
+    def save_enrolment(self, user_id: str, template: Template, features: Sequence[Array]) -> None:
+        raise StoreFullError("the disk is full")
+
+
+class Federated:
+    """Takes part as told: a participation is returned, an error raised."""
+
+    def __init__(self, outcome: Participation | Exception) -> None:
+        self.outcome = outcome
+        self.saw: tuple[str, ...] = ()
+
+    def take_part(self, user_id: str, *, model: Bundle, store: Store) -> Participation:
+        self.saw = store.users()
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+def test_the_template_is_the_normalised_mean(identity_bundle: MakeBundle) -> None:
+    bundle, store = identity_bundle(), MemoryStore()
+    enrollment = enroll("ana", AXES, model=bundle, store=store)
+    assert enrollment.template.embedding == pytest.approx([1 / math.sqrt(3)] * 3)
+    assert enrollment.template.samples == 3
+    assert enrollment.template.model_version == bundle.version
+    assert enrollment.template.modality == "numbers"
+    assert enrollment.template.threshold is None
+    assert enrollment.participation is None
+    assert [report.accepted for report in enrollment.samples] == [True] * 3
+    assert store.template("ana") == enrollment.template
+    assert [array.tolist() for array in store.features("ana")] == np.eye(3).tolist()
+
+
+def test_every_sample_has_one_voice_whatever_its_length(identity_bundle: MakeBundle) -> None:
+    # Normalised before averaging: (1, 0, 0) and (0, 1, 0) count alike although one is a hundred times longer.
+    template = enroll("ana", [b"100 0 0", b"0 1 0"], model=identity_bundle(), store=MemoryStore(), minimum_samples=2)
+    assert template.template.embedding == pytest.approx([math.sqrt(0.5), math.sqrt(0.5), 0])
+
+
+def test_bad_samples_are_reported_and_left_out(identity_bundle: MakeBundle) -> None:
+    store = MemoryStore()
+    samples = [b"", AXES[0], b"no numbers", AXES[1], AXES[0], AXES[2]]
+    enrollment = enroll("ana", samples, model=identity_bundle(), store=store)
+    assert [report.index for report in enrollment.samples] == list(range(6))
+    assert [report.accepted for report in enrollment.samples] == [False, True, False, True, False, True]
+    assert enrollment.samples[0].reason == "the page is empty; write something"
+    assert enrollment.samples[0].quality is None
+    assert enrollment.samples[1].reason == ""
+    assert enrollment.samples[1].quality is not None
+    assert enrollment.samples[1].quality.measured == {"length": 1.0}
+    assert enrollment.samples[4].reason == "the same as sample 1; make a new one"
+    assert enrollment.template.samples == 3
+    assert len(store.features("ana")) == 3
+
+
+def test_too_few_lists_every_reason_and_stores_nothing(identity_bundle: MakeBundle) -> None:
+    store = MemoryStore()
+    with pytest.raises(EnrolmentError) as caught:
+        enroll("secret-name", [AXES[0], b"", AXES[0], b"?"], model=identity_bundle(), store=store)
+    assert str(caught.value) == (
+        "1 of 4 samples can be used, 3 are needed (sample 1: the page is empty; write something; "
+        "sample 2: the same as sample 0; make a new one; sample 3: not three numbers)"
+    )
+    assert store.users() == ()
+    with pytest.raises(EnrolmentError, match="0 of 0 samples can be used, 3 are needed"):
+        enroll("ana", [], model=identity_bundle(), store=store)
+
+
+def test_too_few_leaves_the_previous_enrolment(identity_bundle: MakeBundle) -> None:
+    store = MemoryStore()
+    first = enroll("ana", AXES, model=identity_bundle(), store=store)
+    with pytest.raises(EnrolmentError):
+        enroll("ana", AXES[:2], model=identity_bundle(), store=store)
+    assert store.template("ana") == first.template
+
+
+def test_enrolling_again_replaces(identity_bundle: MakeBundle) -> None:
+    store = MemoryStore()
+    enroll("ana", AXES, model=identity_bundle(), store=store)
+    again = enroll("ana", AXES[:2], model=identity_bundle(), store=store, minimum_samples=2)
+    assert store.users() == ("ana",)
+    assert store.template("ana") == again.template
+    assert len(store.features("ana")) == 2
+
+
+def test_a_mean_without_direction(identity_bundle: MakeBundle) -> None:
+    with pytest.raises(EnrolmentError, match="contradict"):
+        enroll("ana", [b"1 0 0", b"-1 0 0"], model=identity_bundle(), store=MemoryStore(), minimum_samples=2)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "ana.wav",
+        Path("ana.wav"),
+        b"1 0 0",
+        bytearray(b"1 0 0"),
+        io.BytesIO(b"1 0 0"),
+        np.zeros((8, 8), np.uint8),
+        (np.zeros(16000, np.float32), 16000),
+        None,
+        7,
+    ],
+    ids=lambda sample: type(sample).__name__,
+)
+def test_one_sample_in_place_of_several_is_a_type_error(sample: object, identity_bundle: MakeBundle) -> None:
+    with pytest.raises(TypeError, match=f"a single {type(sample).__name__}; pass a list"):
+        enroll("ana", sample, model=identity_bundle(), store=MemoryStore())  # type: ignore[arg-type]
+
+
+def test_any_iterable_of_samples_will_do(identity_bundle: MakeBundle) -> None:
+    for samples in (tuple(AXES), iter(AXES), (sample for sample in AXES)):
+        assert enroll("ana", samples, model=identity_bundle(), store=MemoryStore()).template.samples == 3
+
+
+def test_arguments_out_of_range(identity_bundle: MakeBundle) -> None:
+    bundle, store = identity_bundle(), MemoryStore()
+    with pytest.raises(SettingsError, match="empty"):
+        enroll("", AXES, model=bundle, store=store)
+    with pytest.raises(SettingsError, match="minimum_samples is 0"):
+        enroll("ana", AXES, model=bundle, store=store, minimum_samples=0)
+    for fmr in (0.0, 1.0, -1.0, float("nan")):
+        with pytest.raises(ThresholdError):
+            enroll("ana", AXES, model=bundle, store=store, fmr=fmr)
+    with pytest.raises(TypeError, match="a Bundle or the path of one, got int"):
+        enroll("ana", AXES, model=7, store=store)  # type: ignore[arg-type]
+    with pytest.raises(BundleError):
+        enroll("ana", AXES, model="nowhere.uvb", store=store)
+
+
+def test_a_path_is_opened_once_until_it_changes(tmp_path: Path, identity_bundle: MakeBundle) -> None:
+    from uvsdk.inference import open_bundle
+
+    path = tmp_path / "model.uvb"
+    identity_bundle().save(path)
+    assert open_bundle(path) is open_bundle(str(path))
+    first = enroll("ana", AXES, model=path, store=MemoryStore())
+    assert first.template.model_version == identity_bundle().version
+    identity_bundle(name="another-one").save(path)
+    assert open_bundle(path).version == identity_bundle(name="another-one").version
+
+
+def test_an_unsupported_rate_is_refused_before_any_sample_is_read(identity_bundle: MakeBundle) -> None:
+    bundle = identity_bundle(IMPOSTORS[:200])
+    with pytest.raises(ThresholdError, match="needs at least 300 impostor trials, there are 200"):
+        enroll("ana", [b""], model=bundle, store=MemoryStore(), fmr=0.01)
+
+
+def test_the_threshold_is_tau_fmr_where_the_impostors_score_higher(identity_bundle: MakeBundle) -> None:
+    # At 20 %, 200 of 1,000 impostors may be accepted: the threshold lies just above the 201st highest, which is
+    # 1 - 2 * 200/999 = 0.6. The axes have nothing in common, so tau_TPR is below it.
+    bundle = identity_bundle(IMPOSTORS)
+    threshold = enroll("ana", AXES, model=bundle, store=MemoryStore(), fmr=0.2).template.threshold
+    assert bundle.calibration is not None
+    assert threshold == bundle.calibration.threshold(0.2)
+    assert threshold is not None
+    assert threshold.score == pytest.approx(1 - 400 / 999, abs=1e-6)
+
+
+def test_the_threshold_is_tau_tpr_where_that_is_higher() -> None:
+    # 19 samples at (1, 0) and one at (0, 1). Leave-one-out: the odd one scores 0 against the others, each of the rest
+    # 18 / sqrt(18^2 + 1) = 0.99846. n = 20, q = 0.95: i = 1, so tau_TPR is just above the smallest score, 0.
+    # tau_FMR = -0.8 is lower; above 0 the 500 positive impostors remain: measured again, one half.
+    rows = np.array([[1, 0]] * 19 + [[0, 1]], np.float32)
+    calibration = Calibration.from_scores(IMPOSTORS, model_version="m", source="made by hand")
+    threshold = personal_threshold(calibration.threshold(0.9), calibration, rows)
+    assert 0 < threshold.score < 1e-9
+    assert (threshold.fmr, threshold.trials) == (0.9, 1000)
+    assert threshold.interval[0] == pytest.approx(0.4686, abs=1e-3)  # Clopper-Pearson of 500 in 1,000
+    assert threshold.interval[1] == pytest.approx(0.5314, abs=1e-3)
+
+
+def test_too_few_samples_for_a_quantile_leave_the_impostor_threshold(identity_bundle: MakeBundle) -> None:
+    rows = np.array([[1, 0]] * 18 + [[0, 1]], np.float32)
+    calibration = Calibration.from_scores(IMPOSTORS, model_version="m", source="made by hand")
+    start = calibration.threshold(0.9)
+    assert personal_threshold(start, calibration, rows) is start
+    bundle = identity_bundle(IMPOSTORS)
+    assert bundle.calibration is not None
+    enrollment = enroll("ana", AXES, model=bundle, store=MemoryStore(), fmr=0.9)
+    assert enrollment.template.threshold == bundle.calibration.threshold(0.9)
+
+
+def test_a_single_sample_has_the_impostor_threshold_alone(identity_bundle: MakeBundle) -> None:
+    bundle = identity_bundle(IMPOSTORS)
+    enrollment = enroll("ana", [b"1 2 3"], model=bundle, store=MemoryStore(), minimum_samples=1)
+    assert bundle.calibration is not None
+    assert enrollment.template.threshold == bundle.calibration.threshold(0.01)
+
+
+def test_leave_one_out_by_hand() -> None:
+    # Two at (1, 0) and one at (0, 1). A (1, 0) against (1, 1)/sqrt 2: 1/sqrt 2. The (0, 1) against (1, 0): 0.
+    rows = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
+    assert leave_one_out(rows) == pytest.approx([math.sqrt(0.5), math.sqrt(0.5), 0])
+
+
+def test_others_that_cancel_out_score_zero() -> None:
+    rows = np.array([[0, 1], [1, 0], [-1, 0]], np.float32)
+    assert leave_one_out(rows)[0] == 0.0
+
+
+def test_genuine_threshold_by_hand() -> None:
+    # n = 20, q = 0.9: the 2nd smallest is not accepted (e > tau), the 3rd is: 18 of 20 are, nine in ten.
+    scores = np.arange(20) / 20
+    tau = genuine_threshold(scores, 0.9)
+    assert 0.05 < tau < 0.05 + 1e-9
+    assert (scores >= tau).sum() == 18
+    # n = 10: i = floor(10 * 0.1) = 1 and not 0, although 10 * (1 - 0.9) is 0.99999... in binary.
+    assert (np.arange(10) / 10 >= genuine_threshold(np.arange(10) / 10, 0.9)).sum() == 9
+    # i = 0: a millionth below the lowest, so that all are accepted.
+    assert genuine_threshold(np.array([0.5, 0.25])) == pytest.approx(0.25 - 1e-6, abs=1e-12)
+    assert genuine_threshold(np.array([-1.0])) == -1.0
+    assert genuine_threshold(np.ones(30)) == 1.0
+
+
+def test_personal_threshold_never_falls_below_the_impostors() -> None:
+    calibration = Calibration.from_scores(IMPOSTORS, model_version="m", source="made by hand")
+    start = Threshold(0.9, 0.01, 1000, model_version="m")
+    assert personal_threshold(start, calibration, np.eye(25, dtype=np.float32)) is start
+    assert personal_threshold(start, calibration, np.eye(3, dtype=np.float32)[:1]) is start
+
+
+@pytest.mark.parametrize("state", ["trained", "joined", "queued"])
+def test_participation_is_handed_on(state: str, identity_bundle: MakeBundle) -> None:
+    federation = Federated(Participation(state, "round 3"))  # type: ignore[arg-type]
+    enrollment = enroll("ana", AXES, model=identity_bundle(), store=MemoryStore(), federation=federation)
+    assert enrollment.participation == federation.outcome
+    assert federation.saw == ("ana",)  # already stored when the federation is asked
+
+
+@pytest.mark.parametrize("error", [FederationError("no answer"), TrainingUnavailableError("no torch")])
+def test_a_failing_federation_never_undoes_the_enrolment(error: UvsdkError, identity_bundle: MakeBundle) -> None:
+    store = MemoryStore()
+    enrollment = enroll("ana", AXES, model=identity_bundle(), store=store, federation=Federated(error))
+    assert enrollment.participation == Participation("queued", str(error))
+    assert store.template("ana") == enrollment.template
+
+
+def test_a_full_store_is_an_error_and_nothing_is_joined(identity_bundle: MakeBundle) -> None:
+    federation = Federated(Participation("joined"))
+    with pytest.raises(StoreFullError):
+        enroll("ana", AXES, model=identity_bundle(), store=FullStore(), federation=federation)
+    assert federation.saw == ()
+
+
+def test_repr_holds_no_embedding_and_no_user(identity_bundle: MakeBundle) -> None:
+    enrollment: Enrollment = enroll("secret-name", AXES, model=identity_bundle(), store=MemoryStore())
+    assert "0.577" not in repr(enrollment)
+    assert "secret-name" not in repr(enrollment)
