@@ -1,0 +1,14 @@
+"""The library's own subcommands of ``uvsdk``; what one needs is imported when it runs."""
+
+from __future__ import annotations
+
+from uvsdk.cli import Command
+from uvsdk.commands import algorithms, calibrate, evaluate, export, models
+
+COMMANDS: tuple[Command, ...] = (
+    algorithms.COMMAND,
+    calibrate.COMMAND,
+    evaluate.COMMAND,
+    export.COMMAND,
+    models.COMMAND,
+)

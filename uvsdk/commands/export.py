@@ -1,0 +1,67 @@
+"""``uvsdk export``: make a bundle from a backbone."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from uvsdk.cli import Command
+from uvsdk.federation.messages import Scalar
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("backbone", metavar="BACKBONE", help="a backbone's name, or sface")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the bundle to write (.uvb)")
+    parser.add_argument("--weights", type=Path, metavar="PATH", help="weights to use instead of the catalogue's")
+    parser.add_argument("--download", action="store_true", help="fetch weights that are not here")
+    parser.add_argument("--seed", type=int, default=0, help="of backbones that start from random values (default 0)")
+    parser.add_argument(
+        "--set",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="change a preprocessing setting, e.g. minimum_speech_s=0.3",
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from uvsdk.errors import SettingsError
+
+    if arguments.backbone == "sface":
+        from uvsdk.sface import sface_bundle
+
+        if arguments.set:
+            raise SettingsError("sface has no settings to change")
+        bundle = sface_bundle(weights=arguments.weights, download=arguments.download)
+    else:
+        from uvsdk import backbones
+        from uvsdk.export import export_bundle
+
+        backbone = backbones.get(arguments.backbone).load(
+            weights=arguments.weights, download=arguments.download, seed=arguments.seed
+        )
+        bundle = export_bundle(backbone, download=arguments.download, preprocessing=dict(arguments.set))
+    bundle.save(arguments.output)
+    size = arguments.output.stat().st_size
+    print(f"{arguments.output}  {bundle.manifest.modality}/{bundle.manifest.backbone}  {size / 1e6:.1f} MB")
+    print(f"model version {bundle.version}")
+    for source in bundle.manifest.sources:
+        print(f"from {source}")
+    return 0
+
+
+def _setting(text: str) -> tuple[str, Scalar]:
+    """``name=value`` with the value as a whole number, a decimal number or text, whichever it reads as first."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
+
+
+COMMAND = Command("export", "make a model bundle that runs without torch", _configure, _run)
