@@ -1,0 +1,226 @@
+"""A REST endpoint on this machine that verifies at the edge: templates and probes stay here.
+
+``POST /v1/verify`` and ``DELETE /v1/users/{user}`` need ``Authorization: Bearer TOKEN``, ``GET /healthz`` does
+not. Errors are problem documents of the server's kinds. An agent that is told of no server refuses to delete a user
+whom a server may know (409 ``still-registered``): the keys that could ask for the deletion there would be gone.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hmac
+import ipaddress
+import json
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from uvsdk.errors import SettingsError, UvsdkError, WireError
+from uvsdk.scoring import Decision
+from uvsdk_device import problems
+from uvsdk_device.records import disk_errors
+from uvsdk_device.runtime import Runtime
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """How the agent listens and what it accepts.
+
+    Args:
+        host: address to listen on; anything but this machine must be allowed by name, for the agent speaks plain
+            HTTP.
+        port: 0 takes a free one.
+        allow_remote: whether ``host`` may be reached from other machines.
+        body_limit_bytes: largest request body; base64 makes a sample of 32 MiB, the largest that is read, 43 MiB.
+        threads: verifications at a time; each uses one core.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8321
+    allow_remote: bool = False
+    body_limit_bytes: int = 44 << 20
+    threads: int = max(1, os.cpu_count() or 1)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535 or self.body_limit_bytes < 1 or self.threads < 1:
+            raise SettingsError("the agent's port is 0-65535, its limits are at least 1")
+        if not self.allow_remote and not _is_loopback(self.host):
+            raise SettingsError(
+                f"{self.host} can be reached from other machines and the agent speaks plain HTTP; listen on 127.0.0.1, "
+                "or allow it by name (allow_remote, --allow-remote) behind something that encrypts"
+            )
+
+
+def create_app(
+    runtime: Runtime, *, token: str, settings: AgentSettings | None = None, forget: Callable[[str], None]
+) -> Starlette:
+    """The agent as an ASGI application.
+
+    Args:
+        runtime: verifies.
+        token: what callers must show.
+        settings: see :class:`AgentSettings`.
+        forget: deletes one user; raises ``UnknownUserError``, and ``StillRegisteredError`` where it deletes here
+            only and a server may know the user.
+    """
+    chosen = settings or AgentSettings()
+    handlers = _Handlers(runtime, token, chosen, forget)
+
+    async def problem(_request: Request, error: Exception) -> Response:
+        return problems.of(error)
+
+    return Starlette(
+        routes=[
+            Route("/healthz", handlers.health, methods=["GET"]),
+            Route("/v1/verify", handlers.verify, methods=["POST"]),
+            Route("/v1/users/{user:path}", handlers.delete, methods=["DELETE"]),
+        ],
+        exception_handlers={UvsdkError: problem, HTTPException: problem, Exception: problem},
+    )
+
+
+def serve(app: Starlette, settings: AgentSettings, *, ready: Callable[[str], None] = lambda url: None) -> None:
+    """Serve until interrupted; ``ready`` is told the address once it listens."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # The protocol is named because asyncio turns Nagle's algorithm off only then (5 ms an answer, not 48).
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+        except OSError as error:
+            raise SettingsError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
+        listener.listen(128)
+        host = f"[{settings.host}]" if family == socket.AF_INET6 else settings.host
+        ready(f"http://{host}:{listener.getsockname()[1]}")
+        # No access log: its lines would hold user ids.
+        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def agent_token(folder: Path) -> str:
+    """The token in ``folder/agent-token``, made at the first call with mode 0600."""
+    path = folder / "agent-token"
+    with disk_errors():
+        draft = path.with_name(f"agent-token.{secrets.token_hex(4)}.tmp")
+        if not path.exists():
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "w") as file:  # noqa: PTH123 - a descriptor that was opened with mode 0600
+                file.write(secrets.token_urlsafe(32))
+                file.flush()
+                os.fsync(file.fileno())
+            # Two agents that start together end with one token: a link never replaces a file.
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, path)
+            draft.unlink()
+        return path.read_text().strip()
+
+
+class _Handlers:
+    def __init__(self, runtime: Runtime, token: str, settings: AgentSettings, forget: Callable[[str], None]) -> None:
+        self._runtime = runtime
+        self._token = token.encode()
+        self._settings = settings
+        self._forget = forget
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    async def health(self, _request: Request) -> Response:
+        bundle = self._runtime.bundle
+        return JSONResponse({"status": "ok", "model_version": bundle.version, "modality": bundle.manifest.modality})
+
+    async def verify(self, request: Request) -> Response:
+        self._authorise(request)
+        user, sample, fmr = _read_request(await self._body(request))
+        decision = await self._in_thread(lambda: self._runtime.verify(user, sample, fmr=fmr))
+        return JSONResponse(decision_json(decision))
+
+    async def delete(self, request: Request) -> Response:
+        self._authorise(request)
+        user = request.path_params["user"]
+        await self._in_thread(lambda: self._forget(user))
+        return Response(status_code=204)
+
+    def _authorise(self, request: Request) -> None:
+        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), self._token):
+            headers = {"WWW-Authenticate": "Bearer"}
+            raise HTTPException(401, "this needs Authorization: Bearer TOKEN, the content of agent-token", headers)
+
+    async def _body(self, request: Request) -> bytes:
+        limit = self._settings.body_limit_bytes
+        refusal = HTTPException(413, f"a body may have {limit} bytes; send a shorter sample", {"Connection": "close"})
+        declared = request.headers.get("content-length", "0")
+        if declared.isdecimal() and int(declared) > limit:
+            raise refusal
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > limit:
+                raise refusal
+        return bytes(body)
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        if self._limiter is None:  # it belongs to an event loop, so it is made inside one
+            self._limiter = anyio.CapacityLimiter(self._settings.threads)
+        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+
+def decision_json(decision: Decision) -> dict[str, object]:
+    """A decision as the server's and the agent's ``POST /v1/verify`` answer it, with the stages' seconds."""
+    threshold = decision.threshold
+    return {
+        "accepted": decision.accepted,
+        "score": decision.score,
+        "threshold": {
+            "score": threshold.score,
+            "fmr": threshold.fmr,
+            "trials": threshold.trials,
+            "interval": list(threshold.interval),
+        },
+        "model_version": decision.model_version,
+        "quality": asdict(decision.quality),
+        "timings_s": dict(decision.timings_s),
+    }
+
+
+def _read_request(body: bytes) -> tuple[str, bytes, float | None]:
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise WireError("the body is not JSON; send {user, sample: base64}") from error
+    if not isinstance(values, dict) or not {"user", "sample"} <= set(values) <= {"user", "sample", "fmr"}:
+        raise WireError("expected an object of user, sample (base64) and, if wanted, fmr")
+    user, sample, fmr = values["user"], values["sample"], values.get("fmr")
+    if not isinstance(user, str) or not user or not isinstance(sample, str):
+        raise WireError("user and sample are text, and user is not empty")
+    if fmr is not None and (isinstance(fmr, bool) or not isinstance(fmr, int | float)):
+        raise WireError("fmr is a number")
+    try:
+        return user, base64.b64decode(sample, validate=True), fmr
+    except ValueError as error:
+        raise WireError("sample is not base64") from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+__all__ = ["AgentSettings", "agent_token", "create_app", "decision_json", "serve"]

@@ -1,0 +1,276 @@
+"""The device's subcommands of ``uvsdk``."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+from uvsdk.cli import Command
+from uvsdk.enroll import enroll
+from uvsdk.errors import SettingsError, StoreLockedError
+from uvsdk_device.deployment import forget_approval
+from uvsdk_device.federation import Federation
+from uvsdk_device.keystore import EncryptedStore
+from uvsdk_device.membership import forget_here
+from uvsdk_device.rounds import RoundReport
+from uvsdk_device.runtime import Runtime
+from uvsdk_device.wrapping import WrappedKey
+
+PASSPHRASE_VARIABLE = "UVSDK_PASSPHRASE"  # noqa: S105 - the name of a variable
+REJECTED = 3
+"""Exit status of ``uvsdk verify`` for a probe that was rejected; 1 is a failure, 2 a wrong call."""
+
+
+def _enroll_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("user", help="user id")
+    parser.add_argument("files", nargs="+", help="several recordings or pictures of that one person")
+    parser.add_argument("--model", required=True, help="model bundle")
+    parser.add_argument("--fmr", type=float, default=0.01, help="false match rate to aim for (default %(default)s)")
+    parser.add_argument("--minimum-samples", type=int, default=3, help="fewest usable files (default %(default)s)")
+    _store_arguments(parser)
+    _server_arguments(parser, required=False)
+
+
+def _enroll(arguments: argparse.Namespace) -> int:
+    store = _open_store(arguments)
+    enrolment = enroll(
+        arguments.user,
+        arguments.files,
+        model=arguments.model,
+        store=store,
+        federation=_federation(arguments) if arguments.server else None,
+        fmr=arguments.fmr,
+        minimum_samples=arguments.minimum_samples,
+    )
+    for sample in enrolment.samples:
+        if not sample.accepted:
+            print(f"not used: {arguments.files[sample.index]}: {sample.reason}")
+    template = enrolment.template
+    limit = "none (the model is not calibrated)" if template.threshold is None else f"{template.threshold.score:.3f}"
+    print(f"enrolled from {template.samples} samples, model {template.model_version[:12]}, threshold {limit}")
+    if enrolment.participation is not None:
+        print(f"training: {enrolment.participation.state} {enrolment.participation.detail}".rstrip())
+    return 0
+
+
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("user", help="user id")
+    parser.add_argument("file", help="one recording or picture")
+    parser.add_argument("--model", required=True, help="model bundle")
+    parser.add_argument("--fmr", type=float, help="false match rate, in place of the one enrolled with")
+    parser.add_argument("--json", action="store_true", help="print the decision as JSON")
+    _store_arguments(parser)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    runtime = Runtime(_open_store(arguments), arguments.model)
+    decision = runtime.verify(arguments.user, arguments.file, fmr=arguments.fmr)
+    if arguments.json:
+        from uvsdk_device.agent import decision_json
+
+        print(json.dumps(decision_json(decision)))
+    else:
+        word = "accepted" if decision.accepted else "rejected"
+        limit = decision.threshold
+        print(
+            f"{word}: score {decision.score:.3f}, threshold {limit.score:.3f} "
+            f"(false match rate {limit.fmr:g}, {limit.trials} impostor trials)"
+        )
+        for advice in decision.quality.advice:
+            print(f"advice: {advice}")
+    return 0 if decision.accepted else REJECTED
+
+
+def _agent_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, help="model bundle")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    parser.add_argument("--port", type=int, default=8321, help="port, 0 for a free one (default %(default)s)")
+    parser.add_argument("--allow-remote", action="store_true", help="let --host be reached from other machines")
+    parser.epilog = (
+        "DELETE /v1/users/USER deletes on the server first where --server is given; without it, a person whom a server "
+        "may know is not deleted (409 still-registered)."
+    )
+    _store_arguments(parser)
+    _server_arguments(parser, required=False)
+
+
+def _agent(arguments: argparse.Namespace) -> int:
+    # Here, so that the other commands work without the `agent` extra.
+    try:
+        from uvsdk_device import agent
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"the agent needs {error.name}: pip install 'uvsdk[agent]'") from error
+
+    settings = agent.AgentSettings(arguments.host, arguments.port, arguments.allow_remote)
+    store = _open_store(arguments)
+    runtime = Runtime(store, arguments.model)
+    forget = partial(_federation(arguments).forget if arguments.server else forget_here, store=store)
+    app = agent.create_app(runtime, token=agent.agent_token(store.folder), settings=settings, forget=forget)
+    agent.serve(
+        app,
+        settings,
+        ready=lambda url: print(f"listening on {url}, token in {store.folder / 'agent-token'}", flush=True),
+    )
+    return 0
+
+
+def _participate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("user", help="user id, enrolled in the store")
+    parser.add_argument("--model", help="model bundle that is at hand already, to download less")
+    parser.add_argument("--max-rounds", type=int, help="stop after that many rounds")
+    parser.add_argument("--once", action="store_true", help="do not wait for a round that is not open yet")
+    parser.add_argument("--save-model", help="write the newest model bundle here afterwards")
+    _store_arguments(parser)
+    _server_arguments(parser, required=True)
+
+
+def _participate(arguments: argparse.Namespace) -> int:
+    from uvsdk.bundle import Bundle
+
+    store, federation = _open_store(arguments), _federation(arguments)
+    reports = federation.participate(
+        arguments.user,
+        store,
+        model=Bundle.open(arguments.model) if arguments.model else None,
+        until_finished=not arguments.once,
+        max_rounds=arguments.max_rounds,
+        progress=_print_report,
+    )
+    print(f"took part in {sum(report.state == 'uploaded' for report in reports)} of {len(reports)} rounds")
+    if arguments.save_model:
+        federation.newest_model(arguments.user, store).save(arguments.save_model)
+    return 0
+
+
+def _print_report(report: RoundReport) -> None:
+    detail = report.detail or f"{report.samples} samples, loss {report.loss:.4f}, {report.train_s:.1f} s"
+    print(f"round {report.round_id}: {report.state}, {detail}", flush=True)
+
+
+def _store_command_arguments(parser: argparse.ArgumentParser) -> None:
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--list", action="store_true", help="print who is enrolled, one a line")
+    action.add_argument(
+        "--delete",
+        metavar="USER",
+        help="delete a user; with --server, there first, without it only whom no server knows",
+    )
+    action.add_argument("--refresh", metavar="USER", help="make the template again with the server's newest model")
+    action.add_argument("--change-passphrase", metavar="FILE", help="protect the store by the passphrase in FILE")
+    action.add_argument("--use-keyring", action="store_true", help="protect the store by the system's keyring")
+    action.add_argument("--forget-server", metavar="URL", help="forget what was agreed with a server")
+    parser.add_argument(
+        "--local-only",
+        action="store_true",
+        help="with --delete: even if a server may know this person, whom only its operator can then remove there",
+    )
+    _store_arguments(parser)
+    _server_arguments(parser, required=False)
+
+
+def _store(arguments: argparse.Namespace) -> int:
+    store = _open_store(arguments)
+    if arguments.list:
+        for user in store.users():
+            print(user)
+    elif arguments.delete is not None:
+        if arguments.server:
+            _federation(arguments).forget(arguments.delete, store)
+        elif arguments.local_only:
+            store.delete(arguments.delete)
+        else:
+            forget_here(arguments.delete, store)
+    elif arguments.refresh is not None:
+        template = _federation(arguments).refresh_template(arguments.refresh, store)
+        print(f"the template is of model {template.model_version[:12]}")
+    elif arguments.change_passphrase is not None:
+        store.change_passphrase(_line_of(arguments.change_passphrase))
+    elif arguments.use_keyring:
+        store.change_passphrase(None)
+    else:
+        forget_approval(store, arguments.forget_server)
+    return 0
+
+
+def _store_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", required=True, help="folder of the encrypted store; made where it is absent")
+    parser.add_argument(
+        "--passphrase-file",
+        help=f"file whose first line is the store's passphrase; else {PASSPHRASE_VARIABLE}, else a prompt",
+    )
+    parser.add_argument("--keyring", action="store_true", help="protect a new store by the system's keyring")
+
+
+def _server_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    parser.add_argument("--server", required=required, help="address of the coordination server")
+    parser.add_argument("--pepper-file", help="file of the deployment's secret for hashing user ids")
+    parser.add_argument("--token-file", help="file of the operator's enrolment token")
+    parser.add_argument("--approve", metavar="DIGEST", help="training configuration to approve; else the first seen")
+    parser.add_argument("--server-verification", action="store_true", help="let the server verify this user too")
+    parser.add_argument("--allow-plain-http", action="store_true", help="where the network itself encrypts")
+
+
+def _federation(arguments: argparse.Namespace) -> Federation:
+    if not arguments.server or not arguments.pepper_file:
+        raise SettingsError("give --server and --pepper-file, the secret under which user ids are hashed")
+    return Federation(
+        arguments.server,
+        enrolment_token=_line_of(arguments.token_file) if arguments.token_file else "",
+        pepper=_bytes_of(arguments.pepper_file),
+        approve=arguments.approve,
+        server_verification=arguments.server_verification,
+        allow_plain_http=arguments.allow_plain_http,
+    )
+
+
+def _open_store(arguments: argparse.Namespace) -> EncryptedStore:
+    return EncryptedStore.open(arguments.store, passphrase=_passphrase(arguments))
+
+
+def _passphrase(arguments: argparse.Namespace) -> str | None:
+    """From the file, the environment or a prompt; ``None`` means the keyring."""
+    if arguments.passphrase_file:
+        return _line_of(arguments.passphrase_file)
+    if PASSPHRASE_VARIABLE in os.environ:
+        return os.environ[PASSPHRASE_VARIABLE]
+    key_file = Path(arguments.store) / "store.json"
+    new = not key_file.exists()
+    if arguments.keyring if new else WrappedKey.from_json(key_file.read_bytes()).protection == "keyring":
+        return None
+    if not sys.stdin.isatty():
+        raise StoreLockedError(
+            f"the store needs a passphrase: --passphrase-file, {PASSPHRASE_VARIABLE} or a terminal"
+            + ("; or --keyring" if new else "")
+        )
+    passphrase = getpass.getpass("passphrase of the store: ")
+    if new and getpass.getpass("again: ") != passphrase:
+        raise StoreLockedError("the two passphrases differ; nothing was made")
+    return passphrase
+
+
+def _line_of(path: str) -> str:
+    lines = _bytes_of(path).decode().splitlines()
+    if not lines or not lines[0]:
+        raise SettingsError(f"{path} is empty; its first line is what is needed")
+    return lines[0]
+
+
+def _bytes_of(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+
+
+COMMANDS = (
+    Command("enroll", "make a template of a person on this device", _enroll_arguments, _enroll),
+    Command("verify", "compare a probe with a template, offline", _verify_arguments, _verify),
+    Command("agent", "verify over REST on this machine", _agent_arguments, _agent),
+    Command("participate", "take part in training with a server", _participate_arguments, _participate),
+    Command("store", "look after the encrypted store", _store_command_arguments, _store),
+)

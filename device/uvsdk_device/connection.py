@@ -1,0 +1,263 @@
+"""HTTP to the coordination server: signed, bounded in time and size, and every failure one of two errors.
+
+What the server said is :class:`ServerRefusedError`; that it said nothing usable in time is
+:class:`ServerUnreachableError`, after which trying again makes sense.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlencode, urlsplit
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from uvsdk.errors import ServerRefusedError, ServerUnreachableError, SettingsError, WireError
+from uvsdk.federation.messages import Scalar
+from uvsdk.privacy.request_signing import sign_request
+
+JSON_LIMIT = 1 << 20
+"""Largest JSON answer that is read."""
+
+_PROBLEM = "urn:uvsdk:problem:"
+# Not now, says the server or what stands before it: the same request may pass later. A server that failed (500) or
+# ran out of disk (507) is mended by its operator, and must not cost the device its place meanwhile.
+_LATER = frozenset({408, 425, 429})
+_NEVER = frozenset({501, 505})  # not implemented; another version of HTTP
+_DETAIL_LIMIT = 500
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Signer:
+    """The key that signs requests and the name the server knows it by."""
+
+    key: Ed25519PrivateKey
+    key_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a call may take.
+
+    Args:
+        connect_s: until a connection stands.
+        silence_s: between two pieces of an answer, or of a request being sent.
+        whole_s: from the first byte out to the last byte in, so that a server that drips holds nobody up for ever.
+    """
+
+    connect_s: float = 10.0
+    silence_s: float = 60.0
+    whole_s: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response that is not an error. ``headers`` has lower-case names; status 304 has an empty body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Connection:
+    """A client of one server. Safe to share between threads; close it, or use it in ``with``.
+
+    Args:
+        url: ``https://host[:port]``; plain ``http`` only to this machine, unless ``allow_plain_http``.
+        signer: signs every request; ``None`` for the few that need no signature.
+        allow_plain_http: for a network that encrypts by other means. Bodies are sealed either way; what plain
+            HTTP shows is who talks to whom and when, and the enrolment token.
+        timeouts: see :class:`Timeouts`.
+        clock: seconds since 1970, for the signatures.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        signer: Signer | None = None,
+        allow_plain_http: bool = False,
+        timeouts: Timeouts | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._base, loopback = _base_url(url, allow_plain_http=allow_plain_http)
+        self._signer = signer
+        self._timeouts = timeouts or Timeouts()
+        self._clock = clock
+        self._client = httpx.Client(
+            timeout=httpx.Timeout(self._timeouts.silence_s, connect=self._timeouts.connect_s),
+            follow_redirects=False,
+            headers={"Accept-Encoding": "identity"},  # models do not compress, and nothing can inflate in memory
+            trust_env=not loopback,  # a proxy of the environment is for hosts beyond this one
+        )
+
+    @property
+    def url(self) -> str:
+        """The server's origin and base path, without a slash at the end."""
+        return self._base
+
+    def signed_by(self, signer: Signer | None) -> Connection:
+        """The same connection, whose requests ``signer`` signs; both share sockets and are closed together."""
+        other = object.__new__(Connection)
+        other._base, other._signer, other._clock = self._base, signer, self._clock
+        other._timeouts, other._client = self._timeouts, self._client
+        return other
+
+    def get(
+        self, path: str, *, query: Mapping[str, str | int | float] | None = None, limit: int, etag: str | None = None
+    ) -> Answer:
+        """GET at most ``limit`` bytes; with ``etag``, an answer of status 304 says that it still holds.
+
+        Raises:
+            ServerUnreachableError, ServerRefusedError: see the module.
+            WireError: the body is longer than ``limit``.
+        """
+        headers = {} if etag is None else {"If-None-Match": etag}
+        return self._call("GET", path, query=query, headers=headers, limit=limit)
+
+    def get_json(self, path: str, *, query: Mapping[str, str | int | float] | None = None) -> tuple[Answer, Object]:
+        """GET a JSON object; an answer without a body gives an empty one. Raises as :meth:`get`."""
+        answer = self.get(path, query=query, limit=JSON_LIMIT)
+        return answer, _object(answer.body) if answer.body else {}
+
+    def post_json(self, path: str, values: Mapping[str, Scalar]) -> Object:
+        """POST a JSON object and read one. Raises as :meth:`get`."""
+        body = json.dumps(values).encode()
+        headers = {"Content-Type": "application/json"}
+        return _object(self._call("POST", path, body=body, headers=headers, limit=JSON_LIMIT).body)
+
+    def put(self, path: str, body: bytes, *, sha256: bytes | None = None) -> Answer:
+        """PUT bytes, with their SHA-256 where the caller knows it. Raises as :meth:`get`."""
+        headers = {"Content-Type": "application/octet-stream"}
+        return self._call("PUT", path, body=body, sha256=sha256, headers=headers, limit=JSON_LIMIT)
+
+    def delete(self, path: str) -> Answer:
+        """DELETE. Raises as :meth:`get`."""
+        return self._call("DELETE", path, headers={}, limit=JSON_LIMIT)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: dict[str, str],
+        limit: int,
+        query: Mapping[str, str | int | float] | None = None,
+        body: bytes = b"",
+        sha256: bytes | None = None,
+    ) -> Answer:
+        # Built by hand and sent as it is: what is signed must be what arrives.
+        target = path if not query else f"{path}?{urlencode(query)}"
+        request = self._client.build_request(method, self._base + target, headers=headers, content=body or None)
+        if self._signer is not None:
+            request.headers.update(
+                sign_request(
+                    self._signer.key,
+                    key_id=self._signer.key_id,
+                    method=method,
+                    target=request.url.raw_path.decode("ascii"),
+                    body_sha256=sha256 or hashlib.sha256(body).digest(),
+                    created=int(self._clock()),
+                )
+            )
+        ends_at = time.monotonic() + self._timeouts.whole_s
+        try:
+            response = self._client.send(request, stream=True)
+            try:
+                content = self._read(response, limit, ends_at)
+            finally:
+                response.close()
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise ServerUnreachableError(
+                f"no usable answer from {self._base} ({type(error).__name__}); what is queued stays queued"
+            ) from error
+        _raise_for(response, content)
+        return Answer(response.status_code, {key.lower(): value for key, value in response.headers.items()}, content)
+
+    def _read(self, response: httpx.Response, limit: int, ends_at: float) -> bytes:
+        limit = limit if response.is_success else JSON_LIMIT
+        body = bytearray()
+        for piece in response.iter_bytes():
+            body += piece
+            if len(body) > limit:
+                raise WireError(f"the server's answer is longer than the {limit} bytes expected here; not read further")
+            if time.monotonic() > ends_at:
+                raise ServerUnreachableError(f"the answer took longer than {self._timeouts.whole_s:g} s")
+        return bytes(body)
+
+
+Object = dict[str, object]
+"""A JSON object whose values are still to be checked."""
+
+
+def _object(body: bytes) -> Object:
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise WireError("the server's answer is not JSON; is the address a uvsdk server?") from error
+    if not isinstance(values, dict):
+        raise WireError("the server's answer is not a JSON object")
+    return values
+
+
+def _raise_for(response: httpx.Response, content: bytes) -> None:
+    status = response.status_code
+    if response.is_success or status == 304:
+        return
+    if status in _LATER or (status >= 500 and status not in _NEVER):
+        raise ServerUnreachableError(f"the server cannot answer now (status {status}); try again later")
+    if response.is_redirect:
+        raise ServerRefusedError(status, "redirect", "redirects are not followed; give the address it points to")
+    kind, detail = f"http-{status}", response.reason_phrase
+    if response.headers.get("content-type", "").startswith("application/problem+json"):
+        problem = _object(content)
+        kind = str(problem.get("type", kind)).removeprefix(_PROBLEM)[:100]
+        detail = str(problem.get("detail") or problem.get("title") or detail)[:_DETAIL_LIMIT]
+    raise ServerRefusedError(status, kind, detail)
+
+
+def _base_url(url: str, *, allow_plain_http: bool) -> tuple[str, bool]:
+    """The address without a slash at the end, and whether it is on this machine."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise SettingsError("a server's address is https://host[:port]; give one without query or fragment")
+    if parts.username or parts.password:
+        raise SettingsError("a server's address holds no user name or password; use an enrolment token")
+    loopback = _is_loopback(parts.hostname)
+    if parts.scheme == "http" and not loopback and not allow_plain_http:
+        raise SettingsError(
+            f"plain http to {parts.hostname} would show who talks to whom; use https, or allow it by name "
+            "(allow_plain_http, --allow-plain-http) where the network encrypts"
+        )
+    return url.rstrip("/"), loopback
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+__all__ = ["JSON_LIMIT", "Answer", "Connection", "Object", "Signer", "Timeouts"]

@@ -1,0 +1,184 @@
+"""What a coordination server says of itself, and what this device has agreed to.
+
+A device agrees to a deployment once: to its name, to the digest of its training configuration and to the key
+the server signs with. A server that later asks for something else is refused, because a changed configuration
+could make a device reveal more than its owner approved (SPEC, Appendix A).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+from uvsdk.errors import UnapprovedConfigError, WireError
+from uvsdk.federation.messages import ServerStatement, TrainingConfig
+from uvsdk.privacy.statements import verify_statement
+from uvsdk_device.connection import Connection, Object
+from uvsdk_device.keystore import EncryptedStore
+
+_APPROVAL = "approval"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The answer of ``GET /v1/deployment``.
+
+    Args:
+        name: name of the deployment.
+        config: what a round asks of a device.
+        server_key_id: which key uploads are sealed to now.
+        server_public_key: that key.
+        server_signing_key: signs what the server seals to devices.
+        model_version: the current model.
+        modality: ``voice``, ``face`` or ``handwriting``.
+        needs_mean: whether joining sends the mean of the enrolment embeddings.
+    """
+
+    name: str
+    config: TrainingConfig
+    server_key_id: str
+    server_public_key: X25519PublicKey
+    server_signing_key: Ed25519PublicKey
+    model_version: str
+    modality: str
+    needs_mean: bool
+
+    @property
+    def identity(self) -> str:
+        """What names this server in the store: its name and signing key, so that its address may change."""
+        digest = hashlib.sha256(self.server_signing_key.public_bytes_raw()).hexdigest()
+        return f"{self.name}/{digest[:32]}"
+
+    @classmethod
+    def from_json(cls, values: Object) -> Deployment:
+        """Check and read the answer.
+
+        Raises:
+            WireError: not the answer of a uvsdk server.
+            SealError: the key to seal to is not the one that this signing key stands behind.
+        """
+        config = TrainingConfig.from_json(json.dumps(values.get("config")))
+        name = text(values, "deployment")
+        if config.deployment != name or config.modality != text(values, "modality"):
+            raise WireError("the server's configuration is for another deployment or modality than it names")
+        if config.digest() != text(values, "config_digest"):
+            raise WireError("the server's configuration does not have the digest it states; is one side newer?")
+        needs_mean = values.get("needs_mean")
+        if not isinstance(needs_mean, bool):
+            raise WireError("needs_mean is neither true nor false")
+        public_key = key_bytes(values, "server_public_key")
+        signing_key = Ed25519PublicKey.from_public_bytes(key_bytes(values, "server_signing_key"))
+        statement = ServerStatement(
+            deployment=name,
+            config_digest=config.digest(),
+            server_key_id=text(values, "server_key_id"),
+            server_public_key=np.frombuffer(public_key, np.uint8),
+            model_version=text(values, "model_version"),
+            needs_mean=needs_mean,
+        )
+        verify_statement(statement, signature_bytes(values), signing_key)
+        return cls(
+            name=name,
+            config=config,
+            server_key_id=statement.server_key_id,
+            server_public_key=X25519PublicKey.from_public_bytes(public_key),
+            server_signing_key=signing_key,
+            model_version=statement.model_version,
+            modality=config.modality,
+            needs_mean=needs_mean,
+        )
+
+
+def approved_deployment(connection: Connection, store: EncryptedStore, *, approve: str | None) -> Deployment:
+    """Ask the server what it is, and hold that against what this device agreed to.
+
+    Args:
+        connection: to the server.
+        store: remembers what was agreed to.
+        approve: digest of the configuration the owner approves; ``None`` trusts the first one and remembers it.
+
+    Raises:
+        UnapprovedConfigError: another configuration, name or signing key than agreed.
+        SealError: the key to seal to is not the one that the signing key stands behind.
+        WireError: not an answer of such a server.
+    """
+    _, values = connection.get_json("/v1/deployment")
+    deployment = Deployment.from_json(values)
+    stated = {
+        "deployment": deployment.name,
+        "config_digest": deployment.config.digest(),
+        "signing_key": base64.b64encode(deployment.server_signing_key.public_bytes_raw()).decode(),
+    }
+    with store.lock():
+        agreed = _agreed(store, connection.url)
+        if approve is not None:
+            # An explicit approval stands above what was remembered of the configuration, not of the key.
+            agreed = {**agreed, "config_digest": approve}
+        for field, value in agreed.items():
+            if stated[field] != value:
+                raise UnapprovedConfigError(_refusal(field, value, stated[field]))
+        if agreed != stated or approve is not None:
+            store.put(_APPROVAL, [json.dumps(stated).encode()], name=connection.url)
+    return deployment
+
+
+def forget_approval(store: EncryptedStore, url: str) -> None:
+    """Forget what was agreed with the server at ``url``; the next contact is a first one."""
+    store.drop(_APPROVAL, name=url.rstrip("/"))
+
+
+def text(values: Object, field: str) -> str:
+    """A field that must be text. Raises :class:`WireError`."""
+    value = values.get(field)
+    if not isinstance(value, str) or not value:
+        raise WireError(f"the server's answer lacks the text {field!r}")
+    return value
+
+
+def key_bytes(values: Object, field: str) -> bytes:
+    """A field that must be 32 bytes in base64. Raises :class:`WireError`."""
+    try:
+        key = base64.b64decode(text(values, field), validate=True)
+    except ValueError as error:
+        raise WireError(f"{field} is not base64") from error
+    if len(key) != 32:
+        raise WireError(f"{field} has {len(key)} bytes, expected 32")
+    return key
+
+
+def signature_bytes(values: Object) -> bytes:
+    """The field ``signature``: base64 of 64 bytes. Raises :class:`WireError`."""
+    try:
+        signature = base64.b64decode(text(values, "signature"), validate=True)
+    except ValueError as error:
+        raise WireError("signature is not base64") from error
+    if len(signature) != 64:
+        raise WireError(f"signature has {len(signature)} bytes, expected 64")
+    return signature
+
+
+def _agreed(store: EncryptedStore, url: str) -> dict[str, str]:
+    try:
+        (data,) = store.get(_APPROVAL, name=url)
+    except KeyError:
+        return {}
+    agreed: dict[str, str] = json.loads(data)
+    return agreed
+
+
+def _refusal(field: str, agreed: str, stated: str) -> str:
+    if field == "config_digest":
+        return (
+            f"the server trains under the configuration {stated[:16]}, approved is {agreed[:16]}; look at what changed "
+            "(GET /v1/deployment) and approve the new digest if you agree"
+        )
+    return (
+        f"the server's {field.replace('_', ' ')} is not the one this device first met at this address; if that is "
+        "meant to be, forget the server (uvsdk store --forget-server) and join again"
+    )

@@ -1,0 +1,391 @@
+"""Taking part in training from a device: join, train in rounds, and have the template follow the model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from uvsdk.bundle import Bundle
+from uvsdk.enroll import Participation
+from uvsdk.errors import (
+    ServerRefusedError,
+    ServerUnreachableError,
+    SettingsError,
+    StoreError,
+    TrainingUnavailableError,
+    UpdateRejectedError,
+)
+from uvsdk.federation.messages import RoundHeader
+from uvsdk.federation.participation import Trainer, find_trainer
+from uvsdk.storage import Store
+from uvsdk.template import Template
+from uvsdk_device.connection import Connection
+from uvsdk_device.deployment import approved_deployment
+from uvsdk_device.keystore import EncryptedStore
+from uvsdk_device.membership import (
+    Membership,
+    admit,
+    device_of,
+    forget_here,
+    is_member,
+    member_of,
+    register,
+    resign,
+    send_template,
+)
+from uvsdk_device.models import Models
+from uvsdk_device.queue import Backoff, QueueItem, UploadQueue
+from uvsdk_device.reembedding import embeddings, is_current, remade
+from uvsdk_device.rounds import RoundReport, check_header, enqueue, fetch_task, keep_memory, read_header, train
+
+_WAIT_S = 25.0
+_PAUSE_S = 0.5
+_ADMISSION_ATTEMPTS = 5
+# A round that closed, or a task that is gone, while this device was looking at it.
+_ROUND_OVER = frozenset({404, 409, 410})
+
+# Requests signed further off than this are refused anyway, so a deadline is missed for sure only beyond it.
+_CLOCK_SKEW_S = 300.0
+
+_Offer = RoundHeader | Literal["waiting", "finished"]
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Session:
+    """What one call needs of one user: who, with which models, and what waits to be sent."""
+
+    member: Membership
+    store: EncryptedStore
+    models: Models
+    queue: UploadQueue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Federation:
+    """A coordination server that users of this device train with; implements :class:`uvsdk.enroll.Federation`.
+
+    Args:
+        url: of the server.
+        enrolment_token: the operator's; needed until the device is registered.
+        pepper: the deployment's secret under which user ids are hashed; the server never learns an id in clear.
+        approve: digest of the training configuration that this device's owner approves; ``None`` approves the
+            first one the server shows, and no other after it.
+        trainer: does the local steps; ``None`` looks for an installed one when it is needed.
+        server_verification: also hand the sealed template to the server, so that it can verify this user.
+        allow_plain_http: see :class:`~uvsdk_device.connection.Connection`.
+        patience_s: how long an unreachable server is tried again before :meth:`participate` gives up.
+        backoff: waits between tries.
+        clock: seconds since 1970.
+        sleep: waits; replaced in tests.
+        rng: jitter of the waits.
+    """
+
+    url: str = field(kw_only=False)
+    enrolment_token: str = field(default="", repr=False)
+    pepper: bytes = field(repr=False)
+    approve: str | None = None
+    trainer: Trainer | None = field(default=None, repr=False)
+    server_verification: bool = False
+    allow_plain_http: bool = False
+    patience_s: float = 600.0
+    backoff: Backoff = field(default_factory=Backoff)
+    clock: Callable[[], float] = field(default=time.time, repr=False)
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+    rng: np.random.Generator = field(default_factory=np.random.default_rng, repr=False)
+
+    def take_part(self, user_id: str, *, model: Bundle, store: Store) -> Participation:
+        """Join, and train at once where a round is open and a trainer is installed.
+
+        Returns:
+            ``trained``, ``joined``, or ``queued`` where the server cannot be reached: :meth:`participate` goes on.
+
+        Raises:
+            UnapprovedConfigError, ServerRefusedError: the server's conditions, or its refusal.
+            StoreError: the store is not this device's encrypted one.
+        """
+        device_store = _encrypted(store)
+        with self._connection() as connection:
+            try:
+                session = self._join(user_id, device_store, connection, model)
+                trainer = self._available_trainer()
+                if trainer is None:
+                    return Participation("joined", "training needs the train extra: pip install 'uvsdk[train]'")
+                offer = self._offer(session.member, after=0, wait_s=0.0)
+                if not isinstance(offer, RoundHeader):
+                    return Participation("joined", "no round is open for this device now")
+                report = self._round(session, offer, trainer)
+            except ServerUnreachableError as error:
+                return Participation("queued", str(error))
+        if report.state == "refused":
+            return Participation("joined", report.detail)
+        return Participation("trained" if report.state == "uploaded" else "queued", report.detail)
+
+    def participate(
+        self,
+        user_id: str,
+        store: Store,
+        *,
+        model: Bundle | None = None,
+        until_finished: bool = True,
+        max_rounds: int | None = None,
+        progress: Callable[[RoundReport], None] | None = None,
+    ) -> tuple[RoundReport, ...]:
+        """Join where needed, take part in rounds, and then make the template again with the newest model.
+
+        Args:
+            user_id: enrolled in ``store``.
+            store: this device's encrypted store.
+            model: a bundle that is at hand already, so that less is downloaded.
+            until_finished: wait for further rounds until the server says that training rests; otherwise stop when
+                no round is open.
+            max_rounds: stop after that many.
+            progress: called after each round.
+
+        Raises:
+            ServerUnreachableError: for longer than ``patience_s``; what was queued stays queued.
+            ServerRefusedError: the device is not (or no longer) known, or the token is wrong.
+            UnapprovedConfigError: the server asks for what this device never approved.
+            TrainingUnavailableError: no trainer is installed.
+            UnknownUserError: not enrolled, or deleted meanwhile.
+        """
+        device_store = _encrypted(store)
+        trainer = self.trainer or find_trainer()
+        reports: list[RoundReport] = []
+        with self._connection() as connection:
+            session = self._patiently(partial(self._join, user_id, device_store, connection, model))
+            after = 0
+            while max_rounds is None or len(reports) < max_rounds:
+                wait_s = _WAIT_S if until_finished else 0.0
+                offer = self._patiently(partial(self._next, session, after, wait_s))
+                if isinstance(offer, RoundHeader):
+                    report = self._patiently(partial(self._round, session, offer, trainer))
+                    after = offer.round_id
+                    reports.append(report)
+                    if progress is not None:
+                        progress(report)
+                elif offer == "finished" or not until_finished:
+                    break
+            self._patiently(partial(self._flush, session))
+            self._patiently(partial(self._refresh, session))
+        return tuple(reports)
+
+    def refresh_template(self, user_id: str, store: Store, *, model: Bundle | None = None) -> Template:
+        """Make the template again from the stored features with the server's newest model and calibration.
+
+        With ``server_verification`` the server is handed the template too. Needs no trainer.
+
+        Raises:
+            ServerUnreachableError, ServerRefusedError, UnapprovedConfigError, UnknownUserError: as above.
+            ThresholdError: the new model's calibration cannot support the template's false match rate.
+        """
+        device_store = _encrypted(store)
+        with self._connection() as connection:
+            return self._refresh(self._join(user_id, device_store, connection, model))
+
+    def newest_model(self, user_id: str, store: Store) -> Bundle:
+        """The server's current bundle with its calibration, for offline verification. Raises as above."""
+        device_store = _encrypted(store)
+        with self._connection() as connection:
+            models = self._join(user_id, device_store, connection, None).models
+            return models.bundle(models.current_version())
+
+    def forget(self, user_id: str, store: Store) -> None:
+        """Delete the user on the server first, and then here.
+
+        Where the server cannot be reached nothing is deleted, because afterwards this device could no longer
+        prove whose deletion it asks for. Doing it again after a failure goes on where it stopped.
+
+        Raises:
+            ServerUnreachableError, ServerRefusedError: nothing was deleted here.
+            StillRegisteredError: another server may know this user; forget there too.
+            UnknownUserError: not enrolled here.
+        """
+        device_store = _encrypted(store)
+        device_store.template(user_id)
+        with self._connection() as connection:
+            if is_member(device_store, user_id):
+                deployment = approved_deployment(connection, device_store, approve=self.approve)
+                device = device_of(device_store, user_id, deployment)
+                # Keys whose registration was never acknowledged may have arrived all the same.
+                if device is not None:
+                    member = member_of(user_id, device, deployment, connection, pepper=self.pepper)
+                    self._delete_on_server(member)
+                    resign(device_store, member)
+        forget_here(user_id, device_store)
+
+    def _delete_on_server(self, member: Membership) -> None:
+        try:
+            member.connection.delete(f"/v1/users/{member.user}")
+        except ServerRefusedError as error:
+            # A first try may have succeeded without its answer arriving: then neither device nor user is known.
+            if (error.status, error.kind) not in ((401, "unknown-device"), (404, "unknown-user")):
+                raise
+
+    def _connection(self) -> Connection:
+        return Connection(self.url, allow_plain_http=self.allow_plain_http, clock=self.clock)
+
+    def _join(self, user_id: str, store: EncryptedStore, connection: Connection, model: Bundle | None) -> _Session:
+        """Register and admit, each once, and gather what a round needs."""
+        template = store.template(user_id)
+        deployment = approved_deployment(connection, store, approve=self.approve)
+        if template.modality != deployment.modality:
+            raise SettingsError(f"the enrolment is by {template.modality}, the server trains {deployment.modality}")
+        member = register(store, user_id, deployment, connection, token=self.enrolment_token, pepper=self.pepper)
+        models = Models(store, member.connection, model)
+        for attempt in range(_ADMISSION_ATTEMPTS):
+            if member.device.admitted:
+                break
+            try:
+                member = self._admit(store, member, models)
+            except ServerRefusedError as error:
+                # A round that ends while the mean is computed makes it one of the model before.
+                if error.status != 409 or attempt == _ADMISSION_ATTEMPTS - 1:
+                    raise
+                deployment = approved_deployment(connection, store, approve=self.approve)
+                member = replace(member, deployment=deployment)
+        queue = UploadQueue(
+            store, user_id, server=deployment.identity, rng=self.rng, clock=self.clock, backoff=self.backoff
+        )
+        return _Session(member, store, models, queue)
+
+    def _admit(self, store: EncryptedStore, member: Membership, models: Models) -> Membership:
+        """Send the admission with the mean of the enrolment embeddings under the server's model, if it is wanted."""
+        version, features = member.deployment.model_version, store.features(member.user_id)
+        mean = np.empty(0, np.float32)
+        if member.deployment.needs_mean:
+            mean = np.asarray(embeddings(features, models.of_round(version)).mean(axis=0), np.float32)
+        admitted = admit(store, member, mean, samples=len(features), model_version=version)
+        template = store.template(member.user_id)
+        if self.server_verification and template.model_version == version:
+            send_template(admitted, template)
+        return admitted
+
+    def _offer(self, member: Membership, *, after: int, wait_s: float) -> _Offer:
+        """The round that is open for this device, or why there is none."""
+        asked_at = self.clock()
+        answer, values = member.connection.get_json("/v1/rounds/current", query={"after": after, "wait_s": wait_s})
+        if answer.status == 200:
+            return read_header(values, member.deployment.server_signing_key)
+        if answer.headers.get("uvsdk-training") == "finished":
+            return "finished"
+        # A server that does not hold the answer back must not be asked without pause.
+        if wait_s > 0 and self.clock() - asked_at < _PAUSE_S:
+            self.sleep(_PAUSE_S)
+        return "waiting"
+
+    def _next(self, session: _Session, after: int, wait_s: float) -> _Offer:
+        """Send what waits, then ask for a round."""
+        self._flush(session)
+        return self._offer(session.member, after=after, wait_s=wait_s)
+
+    def _round(self, session: _Session, header: RoundHeader, trainer: Trainer) -> RoundReport:
+        """Train in one round and upload the update.
+
+        Trying again after an unreachable server is safe: once the update is in the queue, that one is sent.
+        """
+        member, store = session.member, session.store
+        check_header(header, member)
+        report = RoundReport(header.round_id, header.model_version, "refused")
+        late_s = self.clock() - header.deadline_unix_s
+        if late_s > _CLOCK_SKEW_S:
+            return replace(report, detail=f"its deadline was {late_s:.0f} s ago; is this device's clock right?")
+        if not any(item.round_id == header.round_id for item in session.queue.items()):
+            try:
+                task = fetch_task(member, header)
+                bundle = session.models.of_round(header.model_version)
+            except ServerRefusedError as error:
+                if error.status not in _ROUND_OVER and error.kind != "not-selected":
+                    raise
+                return replace(report, detail=str(error))
+            try:
+                trained = train(trainer, member, header, bundle, task, store, self._training_rng(member, header))
+            except UpdateRejectedError as error:
+                return replace(report, detail=str(error))
+            enqueue(session.queue, member, header, trained.result)
+            result = trained.result
+            report = replace(report, samples=result.samples, loss=result.loss, train_s=trained.train_s)
+        try:
+            self._flush(session)
+        except ServerUnreachableError as error:
+            return replace(report, state="queued", detail=str(error))
+        refusal = next((item for item in session.queue.dropped() if item.round_id == header.round_id), None)
+        if refusal is not None:
+            return replace(report, detail=f"the server refused the update ({refusal.status} {refusal.kind})")
+        return replace(report, state="uploaded")
+
+    def _flush(self, session: _Session) -> None:
+        """Send everything that waits. Raises :class:`ServerUnreachableError` where something still does."""
+
+        def send(item: QueueItem, envelope: bytes) -> None:
+            session.member.connection.put(item.endpoint, envelope, sha256=bytes.fromhex(item.sha256))
+
+        def acknowledged(item: QueueItem) -> None:
+            keep_memory(session.store, session.member, item)
+
+        if session.queue.flush(send, acknowledged) is not None:
+            raise ServerUnreachableError("an upload waits in the queue for the server's answer")
+
+    def _refresh(self, session: _Session) -> Template:
+        store, user_id = session.store, session.member.user_id
+        bundle = session.models.bundle(session.models.current_version())
+        template = store.template(user_id)
+        if not is_current(template, bundle):
+            old = template
+            template = store.update_template(user_id, lambda features: remade(old, features, bundle))
+        if self.server_verification:
+            self._hand_over(session, template)
+        return template
+
+    def _hand_over(self, session: _Session, template: Template) -> None:
+        """Send the template to the server, whose key may have been replaced since this device asked for it."""
+        member = session.member
+        try:
+            send_template(member, template)
+        except ServerRefusedError as error:
+            if error.kind != "wrong-key":
+                raise
+            deployment = approved_deployment(member.connection, session.store, approve=self.approve)
+            send_template(replace(member, deployment=deployment), template)
+
+    def _patiently(self, step: Callable[[], _Result]) -> _Result:
+        """Repeat ``step`` while the server cannot be reached, for ``patience_s`` at most."""
+        attempts, ends_at = 0, self.clock() + self.patience_s
+        while True:
+            try:
+                return step()
+            except ServerUnreachableError:
+                if self.clock() >= ends_at:
+                    raise
+                # At least a tenth of a second, so that a jitter near zero does not spin.
+                self.sleep(max(0.1, self.backoff.delay_s(attempts, self.rng)))
+                attempts += 1
+
+    def _training_rng(self, member: Membership, header: RoundHeader) -> np.random.Generator:
+        """Reproducible where the configuration has a seed, and different for every user and round."""
+        seed = member.deployment.config.seed
+        if seed is None:
+            return np.random.default_rng()
+        return np.random.default_rng([seed, int(member.user, 16), header.round_id])
+
+    def _available_trainer(self) -> Trainer | None:
+        try:
+            return self.trainer or find_trainer()
+        except TrainingUnavailableError:
+            return None
+
+
+def _encrypted(store: Store) -> EncryptedStore:
+    if not isinstance(store, EncryptedStore):
+        raise StoreError(
+            f"training keeps keys and a queue, which {type(store).__name__} has no place for; use EncryptedStore.open()"
+        )
+    return store
+
+
+__all__ = ["Federation", "RoundReport"]

@@ -1,0 +1,348 @@
+"""The device's encrypted store: enrolments, keys, memories, registrations and the upload queue in one folder.
+
+::
+
+    store.json            the wrapped data key (uvsdk_device.wrapping)
+    lock                  held while anything is written; readers need none, every write is a rename
+    shared/               records of the whole store
+    users/<hmac>/         everything of one user: deleting it is one rename
+    models/               downloaded model bundles, in clear: they are nobody's secret
+
+File names are HMACs under a key of the store: whoever finds the folder learns how many users there are and
+how large their records are, not who they are. Deleting unlinks files; whether the disk still holds their
+ciphertext is the disk's affair, so protect the whole folder's key if that matters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hmac
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+from uvsdk.arrays import Array
+from uvsdk.errors import StoreError, UnknownUserError
+from uvsdk.federation.codec import pack, unpack
+from uvsdk.privacy.identifiers import canonical_user_id
+from uvsdk.template import Template
+from uvsdk_device.records import (
+    TEMPORARY_SUFFIX,
+    Address,
+    decrypt,
+    disk_errors,
+    encrypt,
+    sync_folder,
+    write_durably,
+)
+from uvsdk_device.wrapping import ScryptCost, WrappedKey, new_data_key, unwrap, wrap
+
+_ENROLMENT = "enrolment"
+_OURS = ("lock", "store.json", "users", "shared", "models", "agent-token")
+_TRASH = ".trash-"
+
+
+@dataclass(frozen=True, slots=True)
+class _Features:
+    """What an enrolment keeps for training and re-embedding; keys are the samples' positions."""
+
+    arrays: dict[str, Array]
+
+
+class EncryptedStore:
+    """A folder of encrypted records; implements :class:`uvsdk.storage.Store`.
+
+    User ids that differ in case or Unicode composition only are one person; an id that is empty or not valid Unicode
+    is a ``SettingsError`` wherever one is taken.
+
+    Safe to share between threads, and its folder between processes. Make one with :meth:`open`.
+    """
+
+    def __init__(self, folder: Path, data_key: bytes, lock: FolderLock) -> None:
+        self._folder = folder
+        self._lock = lock
+        self._data_key = data_key
+        self._record_key = _derive(data_key, "records")
+        self._name_key = _derive(data_key, "names")
+        self._template_key = _derive(data_key, "templates")
+
+    def __repr__(self) -> str:
+        return f"EncryptedStore({str(self._folder)!r})"
+
+    @property
+    def folder(self) -> Path:
+        """Where the store lies."""
+        return self._folder
+
+    @classmethod
+    def open(
+        cls, folder: str | os.PathLike[str], *, passphrase: str | None = None, cost: ScryptCost | None = None
+    ) -> EncryptedStore:
+        """Open the store in ``folder``, or make one there if the folder is absent or empty.
+
+        Args:
+            folder: made with mode 0700.
+            passphrase: protects the store; ``None`` leaves that to the operating system's keyring.
+            cost: scrypt's cost of a new store.
+
+        Raises:
+            StoreLockedError: wrong passphrase; no keyring, or no key in it.
+            StoreFullError: no space for a new store.
+            StoreError: the folder holds something else, or a damaged store.
+        """
+        path = Path(folder)
+        with disk_errors():
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            foreign = [item.name for item in path.iterdir() if not _is_ours(item.name)]
+            if foreign and not (path / "store.json").exists():
+                raise StoreError(f"{path} is not a store and not empty (it has {foreign[0]!r}); name an empty folder")
+            path.chmod(0o700)
+        lock = FolderLock(path / "lock")
+        with lock:
+            key_file = path / "store.json"
+            if key_file.exists():
+                data_key = unwrap(WrappedKey.from_json(key_file.read_bytes()), passphrase=passphrase)
+            else:
+                if any((path / name).exists() for name in ("users", "shared")):
+                    raise StoreError(f"{path} has records and no store.json, so no key; restore that file")
+                data_key = new_data_key()
+                write_durably(key_file, [wrap(data_key, passphrase=passphrase, cost=cost).to_json()])
+            store = cls(path, data_key, lock)
+            store._prepare()
+        return store
+
+    def change_passphrase(self, passphrase: str | None, *, cost: ScryptCost | None = None) -> None:
+        """Protect the store by another passphrase, or by the keyring (``None``). No record is rewritten."""
+        with self._lock:
+            key_file = self._folder / "store.json"
+            store = WrappedKey.from_json(key_file.read_bytes()).store
+            wrapped = wrap(self._data_key, passphrase=passphrase, store=store, cost=cost)
+            write_durably(key_file, [wrapped.to_json()])
+
+    # Enrolments
+
+    def save_enrolment(self, user_id: str, template: Template, features: Sequence[Array]) -> None:
+        """Keep a template and the features it was made of, in one atomic step.
+
+        A crash at any moment leaves the user's old enrolment or this one.
+
+        Raises:
+            StoreFullError: nothing was changed.
+        """
+        canonical_user_id(user_id)  # refuses what cannot be anybody's id
+        arrays = {f"{position:06d}": array for position, array in enumerate(features)}
+        sections = (user_id.encode(), template.to_bytes(self._template_key), pack(_Features(arrays)))
+        self.put(_ENROLMENT, sections, user=user_id)
+
+    def template(self, user_id: str) -> Template:
+        """The user's template. Raises :class:`UnknownUserError`."""
+        _, data = self._enrolment(user_id, first=0, count=2)
+        return Template.from_bytes(data, self._template_key)
+
+    def features(self, user_id: str) -> tuple[Array, ...]:
+        """The features of the user's enrolment, in their order. Raises :class:`UnknownUserError`."""
+        (data,) = self._enrolment(user_id, first=2, count=1)
+        arrays = unpack(_Features, data).arrays
+        return tuple(arrays[position] for position in sorted(arrays))
+
+    def update_template(self, user_id: str, make: Callable[[tuple[Array, ...]], Template]) -> Template:
+        """Replace the template by ``make(features)``; nobody can enrol that user in between."""
+        with self._lock:
+            features = self.features(user_id)
+            template = make(features)
+            (name,) = self._enrolment(user_id, first=0, count=1)
+            self.save_enrolment(name.decode(), template, features)  # under the spelling it was enrolled with
+        return template
+
+    def delete(self, user_id: str) -> None:
+        """Forget everything of one user: enrolment, keys, memories, registrations and queued uploads, at once.
+
+        Raises:
+            UnknownUserError: nothing is stored of such a user.
+        """
+        folder = self._user_folder(user_id)
+        trash = folder.with_name(_TRASH + secrets.token_hex(8))
+        with self._lock, disk_errors():
+            try:
+                folder.rename(trash)
+            except FileNotFoundError as error:
+                raise UnknownUserError("nobody of that name is enrolled on this device") from error
+            sync_folder(trash.parent)
+            shutil.rmtree(trash)
+
+    def users(self) -> tuple[str, ...]:
+        """Everyone who is enrolled here, spelled as when they last were, sorted."""
+        found = []
+        for folder in (self._folder / "users").iterdir():
+            if folder.name.startswith(_TRASH):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                found.append(self._user_in(folder))
+        return tuple(sorted(found))
+
+    # Records of any kind
+
+    def put(self, purpose: str, sections: Sequence[bytes | memoryview], *, name: str = "", user: str = "") -> None:
+        """Write a record durably and atomically.
+
+        Raises:
+            StoreFullError: the old record is still in place.
+            UnknownUserError: not an enrolment, and the user is not (or no longer) enrolled: what runs on after
+                a deletion must not bring anything of that user back.
+        """
+        address = Address(purpose, name, user)
+        path = self._path(address)
+        parts = encrypt(sections, self._binding(address), self._record_key)
+        with self._lock:
+            if user and purpose != _ENROLMENT and not (path.parent / _ENROLMENT).exists():
+                raise UnknownUserError("nobody of that name is enrolled on this device; enrol first")
+            if not path.parent.exists():
+                with disk_errors():
+                    path.parent.mkdir(mode=0o700)
+                    sync_folder(path.parent.parent)
+            write_durably(path, parts)
+
+    def get(
+        self, purpose: str, *, name: str = "", user: str = "", first: int = 0, count: int | None = None
+    ) -> list[bytes]:
+        """Sections of a record, from ``first`` on. Raises :class:`KeyError` where there is no such record."""
+        address = Address(purpose, name, user)
+        try:
+            return decrypt(self._path(address), self._binding(address), self._record_key, first=first, count=count)
+        except FileNotFoundError as error:
+            raise KeyError(purpose) from error
+
+    def drop(self, purpose: str, *, name: str = "", user: str = "") -> None:
+        """Remove a record, if it is there, so that it stays away after a power cut."""
+        path = self._path(Address(purpose, name, user))
+        with self._lock, disk_errors():
+            if path.exists():
+                path.unlink()
+                sync_folder(path.parent)
+
+    def numbers(self, purpose: str, *, user: str = "") -> list[int]:
+        """The names of the records of a kind whose names are decimal numbers, ascending."""
+        folder = self._path(Address(purpose, "0", user)).parent
+        if not folder.is_dir():
+            return []
+        prefix = f"{purpose}."
+        names = [item.name[len(prefix) :] for item in folder.iterdir() if item.name.startswith(prefix)]
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def holds(self, purpose: str, *, user: str = "") -> bool:
+        """Whether there is any record of that kind."""
+        folder = self._path(Address(purpose, "", user)).parent
+        return folder.is_dir() and any(item.name.split(".")[0] == purpose for item in folder.iterdir())
+
+    def size(self, purpose: str, *, name: str = "", user: str = "") -> int:
+        """Bytes of a record's file, 0 where there is none."""
+        path = self._path(Address(purpose, name, user))
+        return path.stat().st_size if path.exists() else 0
+
+    def hidden(self, name: str) -> str:
+        """A name that stands for ``name`` in this store and says nothing of it, 16 hexadecimal digits."""
+        return self._hashed("hidden", name)[:16]
+
+    def lock(self) -> FolderLock:
+        """The lock that writers hold, for steps that read and then write: ``with store.lock(): ...``."""
+        return self._lock
+
+    def _prepare(self) -> None:
+        """Make the folders and clear what a killed writer left; the lock is held, so a leftover is stale."""
+        with disk_errors():
+            for name in ("users", "shared", "models"):
+                (self._folder / name).mkdir(mode=0o700, exist_ok=True)
+            sync_folder(self._folder)
+            for trash in (self._folder / "users").glob(_TRASH + "*"):
+                shutil.rmtree(trash)
+            for temporary in self._folder.glob(f"**/*{TEMPORARY_SUFFIX}"):
+                temporary.unlink()
+
+    def _enrolment(self, user_id: str, *, first: int, count: int) -> list[bytes]:
+        canonical_user_id(user_id)  # an empty one would name the records of the whole store
+        try:
+            return self.get(_ENROLMENT, user=user_id, first=first, count=count)
+        except KeyError as error:
+            raise UnknownUserError("nobody of that name is enrolled on this device; enrol first") from error
+
+    def _user_in(self, folder: Path) -> str:
+        """Whose folder it is. The name is inside its first section, which is bound to the folder's name."""
+        binding = Address(_ENROLMENT, "", folder.name)
+        (name,) = decrypt(folder / _ENROLMENT, binding, self._record_key, count=1)
+        return name.decode()
+
+    def _binding(self, address: Address) -> Address:
+        user = self._user_folder(address.user).name if address.user else ""
+        return Address(address.purpose, address.name, user)
+
+    def _user_folder(self, user_id: str) -> Path:
+        return self._folder / "users" / self._hashed("user", canonical_user_id(user_id))
+
+    def _path(self, address: Address) -> Path:
+        folder = self._user_folder(address.user) if address.user else self._folder / "shared"
+        if not address.name:
+            return folder / address.purpose
+        # Numbers carry no secret and give the queue its order; every other name is hidden.
+        name = address.name if address.name.isdecimal() else self._hashed(address.purpose, address.name)[:32]
+        return folder / f"{address.purpose}.{name}"
+
+    def _hashed(self, kind: str, name: str) -> str:
+        return hmac.digest(self._name_key, kind.encode() + b"\0" + name.encode(), "sha256").hex()
+
+
+class FolderLock:
+    """A lock among processes (``flock``) and threads; a thread may take it again while it holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._threads = threading.RLock()
+        self._depth = 0
+        self._descriptor = -1
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        try:
+            if self._depth == 0:
+                with disk_errors():
+                    self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                _flock(self._descriptor)
+            self._depth += 1
+        except BaseException:
+            self._threads.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            os.close(self._descriptor)  # which releases the lock
+        self._threads.release()
+
+
+def _flock(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise StoreError("the store's folder is on a file system without locks; put it on a local disk") from error
+        raise
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _derive(data_key: bytes, use: str) -> bytes:
+    return HKDFExpand(SHA256(), 32, info=f"uvsdk store/1 {use}".encode()).derive(data_key)
+
+
+def _is_ours(name: str) -> bool:
+    return name in _OURS or name.endswith(TEMPORARY_SUFFIX)

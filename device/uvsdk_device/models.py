@@ -1,0 +1,108 @@
+"""Model bundles from the coordination server, kept on disk and fetched again only where they changed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+import numpy as np
+
+from uvsdk.bundle import MAXIMUM_BYTES, Bundle
+from uvsdk.errors import BundleError, WireError
+from uvsdk_device.connection import Connection
+from uvsdk_device.deployment import text
+from uvsdk_device.keystore import EncryptedStore
+from uvsdk_device.records import disk_errors
+
+_VERSION = re.compile(r"[0-9a-f]{64}")
+
+
+class Models:
+    """The server's models as one device sees them.
+
+    Args:
+        store: the bundles lie in its ``models`` folder.
+        connection: a signed one.
+        known: a bundle whose graphs the server's models may share, so that only theta need be fetched.
+    """
+
+    def __init__(self, store: EncryptedStore, connection: Connection, known: Bundle | None = None) -> None:
+        self._folder = store.folder / "models"
+        self._connection = connection
+        self._known = known
+
+    def current_version(self) -> str:
+        """Version of the model the server serves now."""
+        _, values = self._connection.get_json("/v1/models/current")
+        return _checked(text(values, "model_version"))
+
+    def of_round(self, version: str) -> Bundle:
+        """The model a round starts from; only its theta is fetched where its graphs are known.
+
+        Raises:
+            WireError: what the server sent is not the version it names.
+        """
+        _checked(version)
+        if self._known is not None and self._known.version == version:
+            return self._known
+        if self._known is not None and self._known.manifest.size:
+            size = 4 * self._known.manifest.size
+            body = self._connection.get(f"/v1/models/{version}/theta", limit=size).body
+            if len(body) == size:
+                # Not finite, or of other graphs: the whole bundle then decides.
+                with contextlib.suppress(BundleError):
+                    candidate = self._known.with_theta(np.frombuffer(body, np.dtype("<f4")))
+                    if candidate.version == version:
+                        self._known = candidate
+                        return candidate
+        return self.bundle(version)
+
+    def bundle(self, version: str) -> Bundle:
+        """The whole bundle, with the server's calibration; from the disk where the server says it is unchanged.
+
+        Raises:
+            WireError: what the server sent is not the version it names.
+            StoreFullError: no space to keep it.
+        """
+        path = self._folder / f"{_checked(version)}.uvb"
+        kept, etag = _kept(path)
+        answer = self._connection.get(f"/v1/models/{version}/bundle", limit=MAXIMUM_BYTES, etag=etag)
+        if answer.status == 304 and kept is not None:
+            self._known = kept
+            return kept
+        try:
+            bundle = Bundle.from_bytes(answer.body)
+        except BundleError as error:
+            raise WireError(f"the server sent a model that cannot be used: {error}") from error
+        if bundle.version != version:
+            raise WireError(f"asked for the model {version[:12]}, the server sent {bundle.version[:12]}")
+        self._keep(path, bundle, answer.headers.get("etag", ""))
+        self._known = bundle
+        return bundle
+
+    def _keep(self, path: Path, bundle: Bundle, etag: str) -> None:
+        with disk_errors():
+            # The tag goes first and comes last, so that it never vouches for another file than the one it came with.
+            path.with_suffix(".etag").unlink(missing_ok=True)
+            bundle.save(path)
+            path.with_suffix(".etag").write_text(etag)
+            for old in self._folder.glob("*.uvb"):
+                if old != path:
+                    old.with_suffix(".etag").unlink(missing_ok=True)
+                    old.unlink(missing_ok=True)
+
+
+def _kept(path: Path) -> tuple[Bundle | None, str | None]:
+    try:
+        bundle = Bundle.open(path)
+        etag = path.with_suffix(".etag").read_text()
+    except (BundleError, OSError):
+        return None, None
+    return (bundle, etag) if etag and f"{bundle.version}.uvb" == path.name else (None, None)
+
+
+def _checked(version: str) -> str:
+    if not _VERSION.fullmatch(version):
+        raise WireError("a model version is 64 hexadecimal digits; what the server sent is not")
+    return version

@@ -1,0 +1,230 @@
+"""One device's part in one round, from the header to the queue.
+
+Nothing here decides whether to take part: :mod:`uvsdk_device.federation` does.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+from uvsdk.arrays import Array, Float32
+from uvsdk.bundle import Bundle
+from uvsdk.errors import SealError, UnapprovedConfigError, UpdateRejectedError, WireError
+from uvsdk.federation.codec import pack, unpack
+from uvsdk.federation.messages import RoundHeader, Task, UpdateHead
+from uvsdk.federation.participation import Trainer, TrainingJob, TrainingResult
+from uvsdk.federation.strategy import Memory
+from uvsdk.privacy.sealing import CHUNK_BYTES, Envelope, seal_and_digest
+from uvsdk.privacy.statements import verify_statement
+from uvsdk_device.connection import Object
+from uvsdk_device.deployment import key_bytes, signature_bytes, text
+from uvsdk_device.keystore import EncryptedStore
+from uvsdk_device.membership import Membership
+from uvsdk_device.queue import QueueItem, UploadQueue
+
+TASK_LIMIT = 64 << 20
+"""Largest sealed task that is downloaded."""
+
+_MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """What became of one round on this device.
+
+    Args:
+        round_id: the round.
+        model_version: the model it started from.
+        state: ``uploaded`` (the server has the update), ``refused`` (by the server, or by a guard here) or
+            ``queued`` (kept until the server answers).
+        samples: enrolment samples behind the update, 0 where none was made.
+        loss: of the last local step, NaN where none was made.
+        train_s: seconds of training.
+        detail: in words, why not ``uploaded``.
+    """
+
+    round_id: int
+    model_version: str
+    state: Literal["uploaded", "refused", "queued"]
+    samples: int = 0
+    loss: float = float("nan")
+    train_s: float = 0.0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _MemoryRecord:
+    """What the algorithm keeps on this device, and since which round."""
+
+    round_id: int
+    arrays: dict[str, Array]
+
+
+def read_header(values: Object, signing_key: Ed25519PublicKey) -> RoundHeader:
+    """The JSON of ``GET /v1/rounds/current``.
+
+    Raises:
+        WireError: not a round's header.
+        SealError: the server that owns ``signing_key`` never said so.
+    """
+    deadline = values.get("deadline_unix_s")
+    if not isinstance(deadline, int | float) or isinstance(deadline, bool):
+        raise WireError("the round's header lacks the number 'deadline_unix_s'")
+    header = RoundHeader(
+        deployment=text(values, "deployment"),
+        algorithm=text(values, "algorithm"),
+        round_id=_positive(values, "round_id"),
+        model_version=text(values, "model_version"),
+        config_digest=text(values, "config_digest"),
+        deadline_unix_s=float(deadline),
+        server_key_id=text(values, "server_key_id"),
+        server_public_key=np.frombuffer(key_bytes(values, "server_public_key"), np.uint8),
+        cohort=_positive(values, "cohort"),
+    )
+    verify_statement(header, signature_bytes(values), signing_key)
+    return header
+
+
+def check_header(header: RoundHeader, member: Membership) -> None:
+    """Refuse a round that is not what the owner of this device agreed to (SPEC, Appendix A).
+
+    Raises:
+        UnapprovedConfigError: another deployment, algorithm or configuration, or a cohort below the quorum, whose
+            aggregate would show single updates.
+    """
+    config = member.deployment.config
+    agreed = (member.deployment.name, config.algorithm, config.digest())
+    if (header.deployment, header.algorithm, header.config_digest) != agreed:
+        raise UnapprovedConfigError(
+            f"round {header.round_id} runs {header.algorithm} under the configuration {header.config_digest[:16]}, "
+            f"approved is {config.algorithm} under {agreed[2][:16]}"
+        )
+    if header.cohort < config.quorum(header.cohort):
+        raise UnapprovedConfigError(
+            f"round {header.round_id} has a cohort of {header.cohort}, fewer than the {config.quorum(header.cohort)} "
+            "whose updates may be averaged"
+        )
+
+
+def fetch_task(member: Membership, header: RoundHeader) -> bytes:
+    """The algorithm's task for this device, packed, proven to be the server's and for this round.
+
+    Raises:
+        SealError: not signed by the server this device knows, for another device or round, or altered.
+        WireError: not a task.
+    """
+    body = member.connection.get(f"/v1/rounds/{header.round_id}/task", limit=TASK_LIMIT).body
+    envelope = Envelope.parse(body)
+    envelope.verify(member.deployment.server_signing_key)
+    binding = envelope.binding
+    found = (binding.deployment, binding.direction, binding.message_type, binding.algorithm, binding.round_id)
+    expected = (header.deployment, "down", "task", header.algorithm, header.round_id)
+    if (*found, binding.model_version) != (*expected, header.model_version):
+        raise SealError(
+            f"the sealed message is a {binding.message_type} of round {binding.round_id}, not the task asked for"
+        )
+    task = unpack(Task, b"".join(envelope.open(member.device.sealing_key)))
+    if (task.round_id, task.algorithm) != (header.round_id, header.algorithm):
+        raise WireError("the task inside the seal is of another round than the seal")
+    return task.body.tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A result and the seconds it took."""
+
+    result: TrainingResult
+    train_s: float
+
+
+def train(
+    trainer: Trainer,
+    member: Membership,
+    header: RoundHeader,
+    bundle: Bundle,
+    task: bytes,
+    store: EncryptedStore,
+    rng: np.random.Generator,
+) -> Trained:
+    """Train on this device's features. Raises ``UpdateRejectedError`` for a result that is not finite or misfits."""
+    job = TrainingJob(
+        config=member.deployment.config,
+        manifest=bundle.manifest,
+        round_id=header.round_id,
+        theta=bundle.theta,
+        features=store.features(member.user_id),
+        task=task,
+        memory=read_memory(store, member),
+    )
+    start = time.perf_counter()
+    result = trainer.train(job, rng)
+    train_s = time.perf_counter() - start
+    if result.delta.shape != bundle.theta.shape or result.delta.dtype != np.float32:
+        raise UpdateRejectedError(
+            f"training gave a delta {result.delta.dtype} {result.delta.shape}, expected float32 {bundle.theta.shape}"
+        )
+    if not np.isfinite(result.delta).all():
+        raise UpdateRejectedError("training gave values that are not finite; nothing is sent. Lower the learning rate")
+    return Trained(result, train_s)
+
+
+def enqueue(queue: UploadQueue, member: Membership, header: RoundHeader, result: TrainingResult) -> QueueItem:
+    """Seal the update to the round's server key and queue it; the algorithm's new memory travels in its note."""
+    payload = np.frombuffer(result.payload, np.uint8)
+    head = UpdateHead(
+        header.round_id, header.algorithm, header.model_version, result.samples, len(result.delta), payload
+    )
+    binding = member.binding(
+        "update",
+        round_id=header.round_id,
+        model_version=header.model_version,
+        algorithm=header.algorithm,
+        key_id=header.server_key_id,
+    )
+    recipient = X25519PublicKey.from_public_bytes(header.server_public_key.tobytes())
+    chunks: list[bytes | memoryview] = [pack(head), *_slices(result.delta)]
+    envelope, sha256 = seal_and_digest(chunks, binding, recipient=recipient, signing_key=member.device.signing_key)
+    note = pack(_MemoryRecord(header.round_id, dict(result.memory)))
+    endpoint = f"/v1/rounds/{header.round_id}/update"
+    return queue.put(endpoint, envelope, sha256=sha256, round_id=header.round_id, note=note)
+
+
+def keep_memory(store: EncryptedStore, member: Membership, item: QueueItem) -> None:
+    """Keep the memory of an update that the server has acknowledged; an older one never replaces a newer."""
+    record = unpack(_MemoryRecord, item.note)
+    with store.lock():
+        kept = _memory_record(store, member)
+        if kept is None or kept.round_id <= record.round_id:
+            store.put(_MEMORY, [item.note], name=member.deployment.identity, user=member.user_id)
+
+
+def read_memory(store: EncryptedStore, member: Membership) -> Memory:
+    """What the algorithm kept since the last acknowledged round; empty the first time."""
+    record = _memory_record(store, member)
+    return {} if record is None else record.arrays
+
+
+def _memory_record(store: EncryptedStore, member: Membership) -> _MemoryRecord | None:
+    try:
+        (data,) = store.get(_MEMORY, name=member.deployment.identity, user=member.user_id)
+    except KeyError:
+        return None
+    return unpack(_MemoryRecord, data)
+
+
+def _positive(values: Object, field: str) -> int:
+    value = values.get(field)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise WireError(f"the round's header lacks the positive whole number {field!r}")
+    return value
+
+
+def _slices(delta: Float32) -> list[memoryview]:
+    data = np.ascontiguousarray(delta, np.dtype("<f4")).data.cast("B")
+    return [data[start : start + CHUNK_BYTES] for start in range(0, len(data), CHUNK_BYTES)]

@@ -1,0 +1,240 @@
+"""The HTTP client against a real server on loopback that misbehaves in every way we know."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from uvsdk.errors import ServerRefusedError, ServerUnreachableError, SettingsError, WireError
+from uvsdk.privacy.request_signing import verify_request
+from uvsdk_device.connection import Connection, Signer, Timeouts
+
+FAST = Timeouts(connect_s=2.0, silence_s=0.3, whole_s=0.8)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One path per behaviour."""
+
+    protocol_version = "HTTP/1.1"
+    seen: list[tuple[str, str, dict[str, str], bytes]]
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        if status != 304:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def handle_any(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.seen.append((self.command, self.path, dict(self.headers), body))
+        name = self.path.split("?")[0].strip("/").replace("-", "_")
+        getattr(self, f"case_{name}")()
+
+    do_GET = do_PUT = do_POST = do_DELETE = handle_any
+
+    def case_echo(self) -> None:
+        self.answer(200, json.dumps({"path": self.path}).encode(), ETag='"v1"')
+
+    def case_etag(self) -> None:
+        same = self.headers.get("If-None-Match") == '"v1"'
+        self.answer(304 if same else 200, b"" if same else b"model", ETag='"v1"')
+
+    def case_empty(self) -> None:
+        self.answer(204, UVSDK_Training="finished")
+
+    def case_problem(self) -> None:
+        body = {
+            "type": "urn:uvsdk:problem:wrong-round",
+            "title": "Conflict",
+            "status": 409,
+            "detail": "it is over",
+        }
+        self.answer(409, json.dumps(body).encode(), Content_Type="application/problem+json")
+
+    def case_plain_error(self) -> None:
+        self.answer(403, b"<html>forbidden</html>", Content_Type="text/html")
+
+    def case_broken_problem(self) -> None:
+        self.answer(400, b"{", Content_Type="application/problem+json")
+
+    def case_busy(self) -> None:
+        self.answer(503, b"later")
+
+    def case_failed(self) -> None:
+        self.answer(500, b"a bug")
+
+    def case_full(self) -> None:
+        self.answer(507, b"{}", Content_Type="application/problem+json")
+
+    def case_never(self) -> None:
+        self.answer(501, b"unsupported")
+
+    def case_many(self) -> None:
+        self.answer(429, b"slowly", Retry_After="1")
+
+    def case_garbage(self) -> None:
+        self.answer(200, b"\xff\x00 not json")
+
+    def case_list(self) -> None:
+        self.answer(200, b"[1]")
+
+    def case_deep(self) -> None:
+        self.answer(200, b"[" * 100_000)
+
+    def case_long(self) -> None:
+        self.answer(200, bytes(5000))
+
+    def case_short(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b"only this")
+        self.close_connection = True
+
+    def case_silent(self) -> None:
+        time.sleep(1.0)
+        self.close_connection = True
+
+    def case_drip(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        try:
+            for _ in range(30):
+                self.wfile.write(b".")
+                self.wfile.flush()
+                time.sleep(0.1)
+        except OSError:
+            pass
+        self.close_connection = True
+
+    def case_redirect(self) -> None:
+        self.answer(307, Location="http://127.0.0.1:1/stolen")
+
+    def case_not_http(self) -> None:
+        self.wfile.write(b"SSH-2.0-OpenSSH\r\n")
+        self.close_connection = True
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    Handler.seen = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{http.server_address[1]}"
+        http.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def connection(server: str) -> Iterator[Connection]:
+    with Connection(server, timeouts=FAST) as opened:
+        yield opened
+
+
+def test_what_is_signed_is_what_arrives(server: str) -> None:
+    key = Ed25519PrivateKey.generate()
+    with Connection(server, signer=Signer(key, "device-1"), clock=lambda: 1000.0) as connection:
+        connection.get("/echo", query={"after": 3, "wait_s": 0.5, "text": "a b/ü"}, limit=1000)
+        connection.put("/echo", b"sealed bytes")
+        connection.put("/echo", b"queued bytes", sha256=hashlib.sha256(b"queued bytes").digest())
+        connection.post_json("/echo", {"user": "x"})
+        connection.delete("/echo")
+    assert [method for method, *_ in Handler.seen[-5:]] == ["GET", "PUT", "PUT", "POST", "DELETE"]
+    for method, path, headers, body in Handler.seen[-5:]:
+        digest = hashlib.sha256(body).digest()
+        verify_request(headers, method=method, target=path, body_sha256=digest, public_key=key.public_key(), now=1000.0)
+
+
+def test_an_entity_tag_saves_the_download(connection: Connection) -> None:
+    first = connection.get("/etag", limit=100)
+    assert (first.status, first.body, first.headers["etag"]) == (200, b"model", '"v1"')
+    again = connection.get("/etag", limit=100, etag=first.headers["etag"])
+    assert (again.status, again.body) == (304, b"")
+
+
+def test_an_answer_without_a_body_is_an_empty_object(connection: Connection) -> None:
+    answer, values = connection.get_json("/empty")
+    assert (answer.status, values, answer.headers["uvsdk-training"]) == (204, {}, "finished")
+
+
+def test_a_problem_document_becomes_the_refusal_it_states(connection: Connection) -> None:
+    with pytest.raises(ServerRefusedError) as caught:
+        connection.put("/problem", b"")
+    assert (caught.value.status, caught.value.kind, caught.value.detail) == (409, "wrong-round", "it is over")
+    with pytest.raises(ServerRefusedError) as caught:
+        connection.delete("/plain-error")
+    assert (caught.value.status, caught.value.kind) == (403, "http-403")
+    with pytest.raises(ServerRefusedError, match="501"):  # no repetition changes that
+        connection.get("/never", limit=100)
+
+
+@pytest.mark.parametrize("path", ["/busy", "/failed", "/full", "/many", "/short", "/silent", "/drip", "/not-http"])
+def test_no_usable_answer_is_unreachable(connection: Connection, path: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(ServerUnreachableError):
+        connection.get(path, limit=10_000)
+    assert time.monotonic() - start < 3.0
+
+
+@pytest.mark.parametrize("path", ["/garbage", "/list", "/deep", "/broken-problem"])
+def test_garbage_is_a_wire_error(connection: Connection, path: str) -> None:
+    with pytest.raises(WireError, match="JSON"):
+        connection.get_json(path)
+
+
+def test_an_answer_over_the_limit_is_not_read_on(connection: Connection) -> None:
+    assert len(connection.get("/long", limit=5000).body) == 5000
+    with pytest.raises(WireError, match="longer than the 4999 bytes"):
+        connection.get("/long", limit=4999)
+
+
+def test_redirects_are_not_followed(connection: Connection) -> None:
+    with pytest.raises(ServerRefusedError) as caught:
+        connection.put("/redirect", b"sealed")
+    assert (caught.value.status, caught.value.kind) == (307, "redirect")
+
+
+def test_nobody_listening_is_unreachable() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with (
+            Connection(f"http://127.0.0.1:{taken.getsockname()[1]}") as connection,
+            pytest.raises(ServerUnreachableError, match="stays queued"),
+        ):
+            connection.get("/echo", limit=10)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:8000", "http://[::1]:8000/", "http://localhost", "https://x.example/a/"]
+)
+def test_addresses_that_are_accepted(url: str) -> None:
+    with Connection(url) as connection:
+        assert connection.url == url.rstrip("/")
+
+
+def test_plain_http_beyond_this_machine_must_be_allowed_by_name() -> None:
+    with pytest.raises(SettingsError, match="allow-plain-http"):
+        Connection("http://server.example")
+    Connection("http://server.example", allow_plain_http=True).close()
+
+
+@pytest.mark.parametrize("url", ["", "ftp://x", "https://", "https://u:p@x", "https://x?q=1", "127.0.0.1:8000"])
+def test_addresses_that_are_refused(url: str) -> None:
+    with pytest.raises(SettingsError):
+        Connection(url)

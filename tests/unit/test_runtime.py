@@ -1,0 +1,196 @@
+"""Offline verification from the encrypted store, and the agent in front of it, on a model done by hand."""
+
+from __future__ import annotations
+
+import base64
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import uvicorn
+
+from uvsdk.bundle import Bundle
+from uvsdk.enroll import enroll
+from uvsdk.errors import ModelMismatchError, SettingsError, ThresholdError, UnknownUserError
+from uvsdk.template import Template
+from uvsdk_device.agent import AgentSettings, agent_token, create_app
+from uvsdk_device.keystore import EncryptedStore
+from uvsdk_device.membership import forget_here
+from uvsdk_device.runtime import Runtime
+from uvsdk_device.wrapping import ScryptCost
+
+IMPOSTORS = np.linspace(-0.5, 0.5, 1000, dtype=np.float32)
+TOKEN = "the-token"
+MakeBundle = Callable[..., Bundle]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> EncryptedStore:
+    return EncryptedStore.open(tmp_path / "s", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+
+
+@pytest.fixture
+def bundle(identity_bundle: MakeBundle) -> Bundle:
+    return identity_bundle(IMPOSTORS)
+
+
+def enrol(store: EncryptedStore, bundle: Bundle) -> None:
+    """Ana points along x, Bea along y; their samples differ a little along z."""
+    enroll("ana", [b"1 0 0", b"1 0 0.1", b"1 0 -0.1"], model=bundle, store=store)
+    enroll("bea", [b"0 1 0", b"0 1 0.1", b"0 1 -0.1"], model=bundle, store=store)
+
+
+def test_the_right_person_is_accepted_and_another_is_not(store: EncryptedStore, bundle: Bundle) -> None:
+    enrol(store, bundle)
+    runtime = Runtime(store, bundle)
+    # Ana's template is (1, 0, 0), so a probe (3, 4, 0) scores 3/5; 1 % of the impostors score above about 0.49.
+    assert runtime.verify("ana", b"2 0 0").score == pytest.approx(1.0)
+    decision = runtime.verify("ana", b"3 4 0", fmr=0.01)
+    assert decision.score == pytest.approx(0.6)
+    assert decision.accepted
+    assert not runtime.verify("ana", b"0 1 0").accepted
+    with pytest.raises(UnknownUserError):
+        runtime.verify("cleo", b"1 0 0")
+
+
+def test_a_newer_model_makes_the_template_again_once(
+    store: EncryptedStore, bundle: Bundle, identity_bundle: MakeBundle
+) -> None:
+    enrol(store, bundle)
+    newer = identity_bundle(IMPOSTORS, name="newer")
+    assert newer.version != bundle.version
+    assert Runtime(store, newer).verify("ana", b"1 0 0").accepted
+    renewed = store.template("ana")
+    assert renewed.model_version == newer.version
+    assert renewed.threshold is not None
+    assert renewed.threshold.fmr == 0.01
+    assert len(store.features("ana")) == 3
+
+
+def test_calibration_that_comes_later_gives_the_template_its_threshold(
+    store: EncryptedStore, bundle: Bundle, identity_bundle: MakeBundle
+) -> None:
+    uncalibrated = identity_bundle()
+    enrol(store, uncalibrated)
+    with pytest.raises(ThresholdError):
+        Runtime(store, uncalibrated).verify("ana", b"1 0 0")
+    with pytest.raises(ThresholdError, match="no calibration"):
+        Runtime(store, uncalibrated).verify("ana", b"1 0 0", fmr=0.01)
+    assert Runtime(store, bundle).verify("ana", b"1 0 0").accepted
+
+
+def test_without_features_another_model_is_a_mismatch(
+    store: EncryptedStore, bundle: Bundle, identity_bundle: MakeBundle
+) -> None:
+    template = Template(np.array([1, 0, 0], np.float32), bundle.version, "numbers", 1)
+    store.save_enrolment("ana", template, [])
+    with pytest.raises(ModelMismatchError, match="enrol again"):
+        Runtime(store, identity_bundle(name="newer")).verify("ana", b"1 0 0")
+
+
+def test_fifty_threads_never_cross(store: EncryptedStore, bundle: Bundle, identity_bundle: MakeBundle) -> None:
+    """Each thread verifies as one user with a probe of its own angle; every score is that angle's cosine."""
+    enrol(store, bundle)
+    runtime = Runtime(store, identity_bundle(IMPOSTORS, name="newer"))  # so that they also meet at the re-embedding
+
+    def verify(me: int) -> None:
+        angle = me / 50 * np.pi / 2
+        cosine, sine = np.cos(angle), np.sin(angle)
+        for _ in range(4):
+            user, expected = ("ana", cosine) if me % 2 else ("bea", sine)
+            decision = runtime.verify(user, f"{cosine} {sine} 0".encode())
+            assert decision.score == pytest.approx(expected, abs=1e-5)
+
+    with ThreadPoolExecutor(50) as pool:
+        for finished in [pool.submit(verify, me) for me in range(50)]:
+            finished.result()
+
+
+@pytest.fixture
+def agent(store: EncryptedStore, bundle: Bundle) -> Iterator[httpx.Client]:
+    enrol(store, bundle)
+    settings = AgentSettings(body_limit_bytes=2000)
+    app = create_app(Runtime(store, bundle), token=TOKEN, settings=settings, forget=partial(forget_here, store=store))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        thread.join(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False) as client:
+        yield client
+    server.should_exit = True
+    thread.join()
+
+
+def asked(user: str = "ana", sample: bytes = b"1 0 0", **more: object) -> dict[str, object]:
+    return {"user": user, "sample": base64.b64encode(sample).decode(), **more}
+
+
+def problem(response: httpx.Response) -> tuple[int, str]:
+    assert response.headers["content-type"] == "application/problem+json"
+    body = response.json()
+    assert set(body) == {"type", "title", "status", "detail"}
+    assert body["status"] == response.status_code
+    return response.status_code, body["type"].removeprefix("urn:uvsdk:problem:")
+
+
+def test_the_agent_verifies_and_forgets(agent: httpx.Client, bundle: Bundle, store: EncryptedStore) -> None:
+    assert agent.get("/healthz").json() == {"status": "ok", "model_version": bundle.version, "modality": "numbers"}
+    answer = agent.post("/v1/verify", json=asked()).json()
+    assert answer["accepted"] is True
+    assert answer["score"] == pytest.approx(1.0)
+    assert answer["model_version"] == bundle.version
+    assert set(answer["threshold"]) == {"score", "fmr", "trials", "interval"}
+    assert agent.post("/v1/verify", json=asked(sample=b"0 1 0")).json()["accepted"] is False
+    assert agent.post("/v1/verify", json=asked(fmr=0.1)).json()["threshold"]["fmr"] == 0.1
+    store.put("device", [b"keys"], name="a server", user="ana")
+    assert problem(agent.delete("/v1/users/ana")) == (409, "still-registered")
+    assert "ana" in store.users()
+    store.drop("device", name="a server", user="ana")
+    assert agent.delete("/v1/users/ana").status_code == 204
+    assert problem(agent.post("/v1/verify", json=asked())) == (404, "unknown-user")
+    assert problem(agent.delete("/v1/users/ana")) == (404, "unknown-user")
+
+
+def test_the_agent_answers_every_failure_with_a_problem_document(agent: httpx.Client) -> None:
+    assert problem(agent.post("/v1/verify", json=asked(sample=b""))) == (422, "no-ink")
+    assert problem(agent.post("/v1/verify", json=asked(sample=b"x"))) == (422, "undecodable-sample")
+    assert problem(agent.post("/v1/verify", json=asked(fmr=1e-6))) == (422, "threshold")
+    for body in (b"", b"{", b"[]", b"{}", b'{"user": "ana", "sample": "!"}', b'{"user": 1, "sample": ""}'):
+        assert problem(agent.post("/v1/verify", content=body)) == (400, "malformed")
+    assert problem(agent.post("/v1/verify", json=asked(other=1))) == (400, "malformed")
+    assert problem(agent.post("/v1/verify", json=asked(sample=bytes(2000)))) == (413, "request-entity-too-large")
+    assert problem(agent.post("/v1/verify", content=iter([bytes(1500)] * 2))) == (413, "request-entity-too-large")
+    assert problem(agent.get("/nothing")) == (404, "not-found")
+    assert problem(agent.get("/v1/verify")) == (405, "method-not-allowed")
+
+
+@pytest.mark.parametrize("value", ["", "Bearer", "Bearer wrong", "Basic dGhlLXRva2Vu", "Bearer the-token-and-more"])
+def test_the_agent_wants_its_token(agent: httpx.Client, value: str) -> None:
+    headers = {"Authorization": value}
+    assert problem(agent.post("/v1/verify", json=asked(), headers=headers)) == (401, "unauthorized")
+    assert problem(agent.delete("/v1/users/ana", headers=headers)) == (401, "unauthorized")
+    assert agent.get("/healthz", headers=headers).status_code == 200
+
+
+def test_the_token_is_made_once_and_private(tmp_path: Path) -> None:
+    token = agent_token(tmp_path)
+    assert len(token) >= 32
+    assert agent_token(tmp_path) == token
+    assert [path.name for path in tmp_path.iterdir()] == ["agent-token"]
+    assert stat.S_IMODE((tmp_path / "agent-token").stat().st_mode) == 0o600
+
+
+def test_the_agent_listens_on_this_machine_unless_told_otherwise() -> None:
+    assert AgentSettings().host == "127.0.0.1"
+    with pytest.raises(SettingsError, match="allow-remote"):
+        AgentSettings("0.0.0.0")
+    AgentSettings("0.0.0.0", allow_remote=True)
