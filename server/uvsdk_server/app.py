@@ -1,0 +1,57 @@
+"""The application: built from settings, opened when the server starts, closed when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import FastAPI
+
+from uvsdk_server import monitoring, problems
+from uvsdk_server.deployment import Deployment
+from uvsdk_server.limits import Gate
+from uvsdk_server.monitoring import Metrics
+from uvsdk_server.observer import Observer, Unobserved
+from uvsdk_server.routes import deployment, devices, models, operations, rounds, users, verify
+from uvsdk_server.settings import Settings
+
+
+def create_app(settings: Settings, *, observer: Observer | None = None) -> FastAPI:
+    """The coordination server as an ASGI application; nothing is opened before its lifespan starts.
+
+    Args:
+        settings: where its data lie, and its limits.
+        observer: told of every point a round passes; the server waits for it.
+    """
+    metrics, log = Metrics(), monitoring.logger(settings.log_level)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        served = await Deployment.open(settings, observer or Unobserved(), metrics, log)
+        app.state.deployment = served
+        try:
+            yield
+        finally:
+            await served.close()
+
+    app = FastAPI(
+        title="uvsdk coordination server",
+        version=_version(),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        responses=problems.responses(400, 401, 403, 413, 422, 429, 503, 507),
+    )
+    problems.install(app, log)
+    app.add_middleware(Gate, limit_bytes=settings.body_limit_bytes, metrics=metrics)
+    for module in (deployment, devices, users, rounds, models, verify, operations):
+        app.include_router(module.router)
+    return app
+
+
+def _version() -> str:
+    try:
+        return version("uvsdk")
+    except PackageNotFoundError:  # run from a checkout
+        return "0"

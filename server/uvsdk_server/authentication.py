@@ -1,0 +1,144 @@
+"""Who is asking: a device by its request signature, an operator or integrator by a bearer token."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import time
+from typing import Annotated
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+from fastapi import Depends, Request
+from sqlalchemy import select
+
+from uvsdk.errors import SealError
+from uvsdk.privacy.request_signing import key_id_of, verify_request
+from uvsdk_server import tokens
+from uvsdk_server.deployment import Deployment
+from uvsdk_server.people import Device
+from uvsdk_server.problems import Problem
+from uvsdk_server.store.schema import devices
+
+
+def deployment(request: Request) -> Deployment:
+    """The deployment this app serves."""
+    found: Deployment = request.app.state.deployment
+    return found
+
+
+async def signed_device(request: Request) -> Device:
+    """The device that signed this request and its body, which is read whole."""
+    device = await claimed_device(request)
+    check_body(request, hashlib.sha256(await request.body()).digest())
+    return device
+
+
+async def claimed_device(request: Request) -> Device:
+    """The device that signed this request's headers.
+
+    The signature covers ``Content-Digest``, so a body that is streamed needs only :func:`check_body` afterwards.
+    """
+    try:
+        key_id = key_id_of(request.headers)
+    except SealError as error:
+        raise _unsigned(error) from error
+    async with deployment(request).database.read() as connection:
+        row = (await connection.execute(select(devices).where(devices.c.device_id == key_id))).first()
+    if row is None:
+        raise Problem(401, "unknown-device", "no such device is registered; register it with an enrolment token")
+    key = Ed25519PublicKey.from_public_bytes(row.signing_key)
+    verify_signature(request, key, claimed_digest(request))
+    return Device(row.device_id, row.user, key, X25519PublicKey.from_public_bytes(row.sealing_key))
+
+
+def verify_signature(request: Request, key: Ed25519PublicKey, body_sha256: bytes) -> None:
+    """Check the request's signature by ``key``. Raises :class:`Problem` 401."""
+    path: bytes = request.scope.get("raw_path") or request.url.path.encode()
+    query: bytes = request.scope["query_string"]
+    target = path.split(b"?")[0] + (b"?" + query if query else b"")
+    try:
+        verify_request(
+            request.headers,
+            method=request.method,
+            target=target.decode("latin-1"),
+            body_sha256=body_sha256,
+            public_key=key,
+            now=time.time(),
+            window_s=deployment(request).settings.signature_window_s,
+        )
+    except SealError as error:
+        raise _unsigned(error) from error
+
+
+def claimed_digest(request: Request) -> bytes:
+    """The SHA-256 that ``Content-Digest`` claims. Raises :class:`Problem` 401."""
+    value = request.headers.get("content-digest", "")
+    try:
+        digest = base64.b64decode(value.removeprefix("sha-256=:").removesuffix(":"), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Problem(401, "bad-signature", "Content-Digest is not sha-256=:BASE64: (RFC 9530)") from error
+    if len(digest) != 32:
+        raise Problem(401, "bad-signature", "Content-Digest does not hold a SHA-256 (RFC 9530)")
+    return digest
+
+
+def check_body(request: Request, sha256: bytes) -> None:
+    """Raise :class:`Problem` 401 unless the body that arrived is the one that was signed."""
+    if claimed_digest(request) != sha256:
+        raise Problem(401, "bad-signature", "the body is not the one whose Content-Digest was signed")
+
+
+async def bearer_scope(request: Request) -> str | None:
+    """The scope of the bearer token, ``None`` where the request has none. Raises :class:`Problem` 401."""
+    kind, _, text = request.headers.get("authorization", "").partition(" ")
+    if not kind:
+        return None
+    if kind.lower() != "bearer":
+        raise Problem(401, "unauthorized", "expected Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+    async with deployment(request).database.read() as connection:
+        return await tokens.scope_of(connection, text.strip(), time.time())
+
+
+async def operator(request: Request) -> None:
+    """Let operators pass."""
+    await _require(request, ("operator",))
+
+
+async def verifier(request: Request) -> None:
+    """Let integrators and operators pass."""
+    await _require(request, ("verify", "operator"))
+
+
+async def reader(request: Request) -> None:
+    """Let through whoever may download models: a registered device, or any bearer token but an enrolment token."""
+    if request.headers.get("authorization"):
+        await _require(request, ("verify", "operator"))
+    else:
+        await signed_device(request)
+
+
+async def owner_or_operator(request: Request, user: str) -> None:
+    """Let the user's own device pass, and operators."""
+    if request.headers.get("authorization"):
+        await operator(request)
+    elif (await signed_device(request)).user != user:
+        raise Problem(403, "forbidden", "a device may act for its own user only")
+
+
+async def _require(request: Request, scopes: tuple[str, ...]) -> None:
+    scope = await bearer_scope(request)
+    if scope is None:
+        raise Problem(401, "unauthorized", "this needs Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+    if scope not in scopes:
+        raise Problem(403, "forbidden", f"this needs a token of scope {' or '.join(scopes)}")
+
+
+def _unsigned(error: SealError) -> Problem:
+    return Problem(401, "bad-signature", str(error))
+
+
+Served = Annotated[Deployment, Depends(deployment)]
+SignedDevice = Annotated[Device, Depends(signed_device)]
+ClaimedDevice = Annotated[Device, Depends(claimed_device)]

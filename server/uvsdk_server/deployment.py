@@ -1,0 +1,279 @@
+"""Everything one server process serves, opened from its settings and closed again."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from sqlalchemy import insert, select
+
+from uvsdk.bundle import Bundle
+from uvsdk.errors import SettingsError, StoreError, WireError
+from uvsdk.federation.messages import TrainingConfig
+from uvsdk.modality import Limits
+from uvsdk.scoring import Calibration
+from uvsdk_server.keys import KeyRing
+from uvsdk_server.limits import Allowance
+from uvsdk_server.models import Models
+from uvsdk_server.monitoring import Log, Metrics
+from uvsdk_server.observer import Observer
+from uvsdk_server.people import People
+from uvsdk_server.rounds import Rounds
+from uvsdk_server.settings import Settings
+from uvsdk_server.store import ledger, schema
+from uvsdk_server.store.blobs import Blobs
+from uvsdk_server.store.database import Database
+from uvsdk_server.training import Training
+from uvsdk_server.uploads import Uploads
+from uvsdk_server.verification import Verifier
+
+
+@dataclass(slots=True)
+class Deployment:
+    """The parts, ready to serve. Made by :meth:`open`."""
+
+    settings: Settings
+    database: Database
+    blobs: Blobs
+    keys: KeyRing
+    models: Models
+    training: Training
+    people: People
+    rounds: Rounds
+    uploads: Uploads
+    verifier: Verifier
+    registrations: Allowance
+    metrics: Metrics
+    log: Log
+    _driver: asyncio.Task[None] | None = None
+    _lock: int = -1
+
+    @classmethod
+    async def open(cls, settings: Settings, watcher: Observer, metrics: Metrics, log: Log) -> Self:
+        """Open or make the data folder, recover what a crash left, and start moving rounds on.
+
+        Raises:
+            SettingsError: first start without a model or a configuration, or settings that do not fit the data.
+            StoreError: the folder is in use by another server, or damaged.
+            BundleError, WireError: the model or the configuration file is not one.
+        """
+        lock = _lock_folder(settings.data)
+        database = open_database(settings)
+        try:
+            await database.migrate()
+            self = await cls._assemble(settings, database, watcher, metrics, log)
+        except BaseException:
+            await database.close()
+            os.close(lock)
+            raise
+        self._lock = lock
+        self._driver = asyncio.create_task(self.rounds.run(), name="rounds")
+        self._driver.add_done_callback(self._report_end)
+        return self
+
+    @classmethod
+    async def _assemble(
+        cls, settings: Settings, database: Database, watcher: Observer, metrics: Metrics, log: Log
+    ) -> Self:
+        keys = await KeyRing.open(settings.data / "keys", database, time.time())
+        blobs = Blobs(settings.data / "blobs")
+        await _first_start(settings, database, blobs, keys)
+        config = await _settle_config(settings, database, log)
+        async with database.read() as connection:
+            row = await ledger.deployment_row(connection)
+            norms = await ledger.accepted_norms(connection)
+            orphans = await asyncio.to_thread(blobs.sweep, await ledger.wanted_blobs(connection))
+        assert row is not None
+        if orphans:
+            log.info("removed what a crash left", files=orphans)
+        current, round_id = await _current_bundle(database, blobs, row)
+        training = Training(
+            config,
+            int(row.seed),
+            keys.at_rest,
+            dimension=current.manifest.dimension,
+            parameters=current.manifest.size,
+        )
+        training.restore(blobs.read(row.algorithm_blob), blobs.read(row.optimiser_blob), norms)
+        models = Models(database, blobs, settings.data / "bundles", current, round_id)
+        people = People(
+            database,
+            keys.at_rest,
+            dimension=current.manifest.dimension,
+            devices_per_user=settings.devices_per_user,
+        )
+        rounds = Rounds(
+            database, blobs, keys, models, training, settings=settings, watcher=watcher, metrics=metrics, log=log
+        )
+        return cls(
+            settings=settings,
+            database=database,
+            blobs=blobs,
+            keys=keys,
+            models=models,
+            training=training,
+            people=people,
+            rounds=rounds,
+            uploads=Uploads(
+                rounds,
+                blobs,
+                metrics,
+                limit_bytes=settings.upload_limit_bytes,
+                concurrent=settings.concurrent_uploads,
+            ),
+            verifier=Verifier(
+                models,
+                people,
+                metrics,
+                threads=settings.verify_threads,
+                limits=Limits(max_pixels=settings.pixels_limit, max_seconds=settings.seconds_limit),
+                default_fmr=settings.default_fmr,
+            ),
+            registrations=Allowance(settings.registrations_per_minute),
+            metrics=metrics,
+            log=log,
+        )
+
+    async def close(self) -> None:
+        """Stop moving rounds on and let go of everything; what was accepted is durable already."""
+        if self._driver is not None:
+            self._driver.cancel()
+            await asyncio.gather(self._driver, return_exceptions=True)
+        self.verifier.close()
+        await self.database.close()
+        os.close(self._lock)
+
+    def _report_end(self, driver: asyncio.Task[None]) -> None:
+        """Log what ended the task that moves rounds on; ``GET /readyz`` fails from then on."""
+        if not driver.cancelled():
+            self.log.critical("rounds stopped", exc_info=driver.exception())
+
+    @property
+    def driving(self) -> bool:
+        """Whether rounds are being moved on."""
+        return self._driver is not None and not self._driver.done()
+
+
+def open_database(settings: Settings) -> Database:
+    """The database that the settings name; makes the data folder."""
+    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    settings.data.chmod(0o700)
+    if settings.database_url:
+        return Database(settings.database_url)
+    return Database.at(settings.data / "server.sqlite3")
+
+
+def read_training(path: Path) -> TrainingConfig:
+    """A training configuration from a ``.json`` or ``.toml`` file. Raises ``WireError``, ``SettingsError``."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"cannot read the training configuration {path}: {error.strerror}") from error
+    if path.suffix == ".json":
+        return TrainingConfig.from_json(data)
+    try:
+        return TrainingConfig(**tomllib.loads(data.decode()))
+    except (ValueError, TypeError) as error:
+        raise WireError(f"{path} is not a training configuration: {error}") from error
+
+
+def _lock_folder(folder: Path) -> int:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise StoreError(f"{folder} is in use by another server; stop it first") from error
+    return descriptor
+
+
+async def _first_start(settings: Settings, database: Database, blobs: Blobs, keys: KeyRing) -> None:
+    """Fill an empty database from the model and the configuration that the settings name."""
+    async with database.read() as connection:
+        if await ledger.deployment_row(connection) is not None:
+            return
+    if settings.model is None or settings.training is None:
+        raise SettingsError("the first start needs a model bundle and a training configuration (--model, --training)")
+    config, bundle = read_training(settings.training), Bundle.open(settings.model)
+    found = (bundle.manifest.modality, bundle.manifest.backbone)
+    if found != (config.modality, config.backbone):
+        raise SettingsError(f"the model is {found}, the configuration says {(config.modality, config.backbone)}")
+    seed = config.seed if config.seed is not None else secrets.randbits(128)
+    training = Training(
+        config, seed, keys.at_rest, dimension=bundle.manifest.dimension, parameters=bundle.manifest.size
+    )
+    calibration = bundle.calibration
+    values = {
+        "base_blob": blobs.write(bundle.with_calibration(None).to_bytes()),
+        "algorithm_blob": blobs.write(training.seal_state(training.state)),
+        "optimiser_blob": blobs.write(training.seal_optimiser(training.optimiser)),
+    }
+    theta_blob = blobs.write_array(bundle.theta)
+    async with database.write() as connection:
+        await connection.execute(
+            insert(schema.deployment).values(
+                id=1,
+                config=config.to_json(),
+                seed=str(seed),
+                model_version=bundle.version,
+                started=False,
+                committed_rounds=0,
+                **values,
+            )
+        )
+        await connection.execute(
+            insert(schema.models).values(
+                model_version=bundle.version,
+                round_id=0,
+                theta_blob=theta_blob,
+                calibration_blob=None if calibration is None else blobs.write_array(calibration.impostor),
+                calibration_source=None if calibration is None else calibration.source,
+                created=time.time(),
+            )
+        )
+
+
+async def _settle_config(settings: Settings, database: Database, log: Log) -> TrainingConfig:
+    """The stored configuration, or the changed one of the settings; a round of the former one is aborted."""
+    async with database.read() as connection:
+        row = await ledger.deployment_row(connection)
+        newest = await ledger.newest_round(connection)
+    assert row is not None
+    stored = TrainingConfig.from_json(row.config)
+    config = stored if settings.training is None else read_training(settings.training)
+    if config == stored:
+        return stored
+    for name in ("deployment", "modality", "backbone", "algorithm"):
+        if getattr(config, name) != getattr(stored, name):
+            raise SettingsError(f"{name} cannot change once data exist; start another server with an empty folder")
+    async with database.write() as connection:
+        await ledger.keep_state(connection, row.algorithm_blob, config=config.to_json())
+        if newest is not None and newest.state not in ("committed", "aborted"):
+            reason = "the training configuration was changed"
+            await ledger.change_round(connection, newest.round_id, "aborted", closed=time.time(), reason=reason)
+    log.warning("training configuration changed", digest=config.digest()[:12])
+    return config
+
+
+async def _current_bundle(database: Database, blobs: Blobs, deployment: Any) -> tuple[Bundle, int]:
+    """The current model with its calibration, and the round that made it."""
+    query = select(schema.models).where(schema.models.c.model_version == deployment.model_version)
+    async with database.read() as connection:
+        row = (await connection.execute(query)).one()
+    bundle = Bundle.from_bytes(blobs.read(deployment.base_blob))
+    if bundle.version != row.model_version:
+        bundle = bundle.with_theta(blobs.read_array(row.theta_blob))
+    if bundle.version != row.model_version:
+        raise StoreError("the stored parameters do not give the model version on record; restore from a backup")
+    if row.calibration_blob is not None:
+        scores = blobs.read_array(row.calibration_blob)
+        bundle = bundle.with_calibration(Calibration(scores, bundle.version, row.calibration_source or ""))
+    return bundle, row.round_id

@@ -1,0 +1,78 @@
+"""Whether a sealed message is the one that belongs here, field by field, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from uvsdk.errors import SealError
+from uvsdk.privacy.sealing import Envelope
+from uvsdk_server.keys import KeyRing
+from uvsdk_server.people import Device
+from uvsdk_server.problems import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the binding of a message from a device must say. ``model_version`` ``None`` leaves that to the caller."""
+
+    deployment: str
+    message_type: str
+    algorithm: str
+    round_id: int
+    model_version: str | None
+    server_key_id: str | None
+
+
+# field -> (status, kind, what to do)
+_REFUSALS: Mapping[str, tuple[int, str, str]] = {
+    "deployment": (409, "wrong-deployment", "it was sealed for another deployment"),
+    "direction": (400, "malformed", "it is not a message to the server"),
+    "message_type": (400, "malformed", "it is another type of message than this address takes"),
+    "algorithm": (409, "wrong-algorithm", "it was made with another algorithm; fetch the deployment again"),
+    "round_id": (409, "wrong-round", "it belongs to another round; ask for the current one"),
+    "model_version": (409, "wrong-model", "it was made with another model version than the round's"),
+    "recipient_key_id": (409, "wrong-key", "it is sealed to another key than the server's; fetch the deployment again"),
+    "sender": (403, "wrong-sender", "its sender is not the device that signed the request"),
+}
+
+
+def check(envelope: Envelope, device: Device, expected: Expected) -> None:
+    """Compare the binding with ``expected`` and check the sender's signature. Raises :class:`Problem`."""
+    wanted = {
+        "deployment": expected.deployment,
+        "direction": "up",
+        "message_type": expected.message_type,
+        "algorithm": expected.algorithm,
+        "round_id": expected.round_id,
+        "model_version": expected.model_version,
+        "recipient_key_id": expected.server_key_id,
+        "sender": device.device_id,
+    }
+    for field, value in wanted.items():
+        if value is not None and getattr(envelope.binding, field) != value:
+            status, kind, detail = _REFUSALS[field]
+            raise Problem(status, kind, f"the sealed message was refused: {detail}")
+    try:
+        envelope.verify(device.signing_key)
+    except SealError as error:
+        raise Problem(401, "bad-signature", str(error)) from error
+
+
+def open_single(data: bytes, device: Device, expected: Expected, keys: KeyRing) -> bytes:
+    """The one chunk of a small message, checked against ``expected``.
+
+    Raises:
+        Problem: it belongs elsewhere, or is sealed to a key the server no longer has.
+        WireError: not an envelope, or one of several chunks.
+        SealError: it does not open.
+    """
+    with Envelope.parse(data) as envelope:
+        check(envelope, device, expected)
+        private_key = keys.hpke(envelope.binding.recipient_key_id)
+        if private_key is None:
+            status, kind, detail = _REFUSALS["recipient_key_id"]
+            raise Problem(status, kind, f"the sealed message was refused: {detail}")
+        if len(envelope.chunk_lengths) != 1:
+            raise Problem(400, "malformed", f"expected one chunk, got {len(envelope.chunk_lengths)}")
+        return envelope.open_chunk(0, private_key)

@@ -1,0 +1,123 @@
+"""The versions of the model: the current one in memory, the last few as files to download."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from sqlalchemy import delete, select, update
+
+from uvsdk.arrays import Float32
+from uvsdk.bundle import Bundle
+from uvsdk.scoring import Calibration
+from uvsdk_server.problems import Problem
+from uvsdk_server.store.blobs import Blobs
+from uvsdk_server.store.database import Database
+from uvsdk_server.store.ledger import AnyRow
+from uvsdk_server.store.schema import models
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file to send and its entity tag."""
+
+    path: Path
+    etag: str
+
+
+class Models:
+    """Model versions of one deployment, all with the graphs of the bundle it started from."""
+
+    def __init__(self, database: Database, blobs: Blobs, cache: Path, current: Bundle, round_id: int) -> None:
+        """``current`` carries its calibration, where it has one; ``round_id`` is the round that made it."""
+        self._database = database
+        self._blobs = blobs
+        self._cache: Final = cache
+        self._building = asyncio.Lock()
+        self.current = current
+        self.round_id = round_id
+        cache.mkdir(mode=0o700, exist_ok=True)
+        for stale in cache.iterdir():
+            stale.unlink()
+
+    async def knows(self, version: str) -> bool:
+        """Whether ``version`` is one of those that are kept."""
+        async with self._database.read() as connection:
+            query = select(models.c.model_version).where(models.c.model_version == version)
+            return (await connection.execute(query)).first() is not None
+
+    async def bundle_file(self, version: str) -> Download:
+        """The whole bundle of ``version`` (or ``current``). Raises :class:`Problem` 404."""
+        row = await self._find(version)
+        etag = f"{row.model_version}-{(row.calibration_blob or 'uncalibrated')[:16]}"
+        path = self._cache / f"{etag}.uvb"
+        async with self._building:
+            if not path.exists():
+                await asyncio.to_thread(self._build, row, path)
+        return Download(path, f'"{etag}"')
+
+    async def theta_file(self, version: str) -> Download:
+        """theta of ``version`` (or ``current``), raw little-endian float32. Raises :class:`Problem` 404."""
+        row = await self._find(version)
+        return Download(self._blobs.path(row.theta_blob), f'"{row.model_version}"')
+
+    async def calibrate(self, version: str, scores: Float32, source: str) -> None:
+        """Give ``version`` its impostor scores. Raises :class:`Problem` 404, 422."""
+        if not len(scores) or not np.isfinite(scores).all() or float(np.abs(scores).max()) > 1 + 1e-5:
+            raise Problem(422, "invalid-request", "impostor scores are cosines: at least one, finite, in [-1, 1]")
+        row = await self._find(version)
+        calibration = Calibration.from_scores(scores, model_version=row.model_version, source=source)
+        blob = await asyncio.to_thread(self._blobs.write_array, calibration.impostor)
+        async with self._database.write() as connection:
+            await connection.execute(
+                update(models)
+                .where(models.c.model_version == row.model_version)
+                .values(calibration_blob=blob, calibration_source=source)
+            )
+            shared = set((await connection.execute(select(models.c.calibration_blob))).scalars())
+        if row.calibration_blob not in shared:
+            self._blobs.remove(row.calibration_blob)
+        if row.model_version == self.current.version:
+            self.current = self.current.with_calibration(calibration)
+
+    def adopt(self, bundle: Bundle, round_id: int) -> None:
+        """Make a committed bundle the current one."""
+        if bundle.version != self.current.version:  # the same parameters keep their calibration
+            self.current = bundle
+        self.round_id = round_id
+
+    async def forget(self, keep: int) -> None:
+        """Drop all but the newest ``keep`` versions, files included."""
+        async with self._database.write() as connection:
+            rows = (await connection.execute(select(models).order_by(models.c.round_id.desc()))).all()
+            for row in rows[keep:]:
+                await connection.execute(delete(models).where(models.c.model_version == row.model_version))
+        kept = {row.theta_blob for row in rows[:keep]} | {row.calibration_blob for row in rows[:keep]}
+        old = [blob for row in rows[keep:] for blob in (row.theta_blob, row.calibration_blob) if blob not in kept]
+        if old:
+            self._blobs.remove(*old)
+        for row in rows[keep:]:
+            for path in self._cache.glob(f"{row.model_version}-*"):
+                path.unlink(missing_ok=True)
+
+    async def _find(self, version: str) -> AnyRow:
+        query = select(models).where(
+            models.c.model_version == (self.current.version if version == "current" else version)
+        )
+        async with self._database.read() as connection:
+            row = (await connection.execute(query)).first()
+        if row is None:
+            raise Problem(404, "unknown-model", "no such model version is kept here; ask for models/current")
+        return row
+
+    def _build(self, row: AnyRow, path: Path) -> None:
+        bundle = self.current
+        if row.model_version != bundle.version:
+            bundle = bundle.with_theta(self._blobs.read_array(row.theta_blob))
+        if row.calibration_blob is not None and bundle.calibration is None:
+            scores = self._blobs.read_array(row.calibration_blob)
+            bundle = bundle.with_calibration(Calibration(scores, bundle.version, row.calibration_source or ""))
+        bundle.save(path)

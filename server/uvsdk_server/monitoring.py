@@ -1,0 +1,73 @@
+"""Metrics and logs. Neither holds a user id, a key, an embedding or an update."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+Log = structlog.typing.FilteringBoundLogger
+
+
+def logger(level: str) -> Log:
+    """A logger that writes one JSON object a line to standard error; configures nothing globally."""
+    log: Log = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+    )
+    return log
+
+
+def where(error: Exception) -> list[str]:
+    """The last steps to ``error`` in the code, without its message, which may quote what must not be logged."""
+    frames = traceback.extract_tb(error.__traceback__)[-6:]
+    return [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What ``GET /metrics`` tells."""
+
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    requests: Counter = field(init=False)
+    uploads: Counter = field(init=False)
+    upload_seconds: Histogram = field(init=False)
+    rounds: Counter = field(init=False)
+    aggregation_seconds: Histogram = field(init=False)
+    current_round: Gauge = field(init=False)
+    class_cosine: Gauge = field(init=False)
+    verifications: Counter = field(init=False)
+    verify_seconds: Histogram = field(init=False)
+
+    def __post_init__(self) -> None:
+        registry = self.registry
+        for name, metric in (
+            ("requests", Counter("uvsdk_requests", "Answers by status.", ["method", "status"], registry=registry)),
+            ("uploads", Counter("uvsdk_uploads", "Updates by outcome.", ["outcome"], registry=registry)),
+            ("upload_seconds", Histogram("uvsdk_upload_seconds", "First byte to durable.", registry=registry)),
+            ("rounds", Counter("uvsdk_rounds", "Closed rounds by outcome.", ["outcome"], registry=registry)),
+            ("aggregation_seconds", Histogram("uvsdk_aggregation_seconds", "Sum and step.", registry=registry)),
+            ("current_round", Gauge("uvsdk_current_round", "Id of the newest round.", registry=registry)),
+            (
+                "class_cosine",
+                Gauge(
+                    "uvsdk_class_vectors_mean_offdiagonal_cosine",
+                    "Collapse monitor: near 1 when all class vectors have fallen onto one point; NaN without any.",
+                    registry=registry,
+                ),
+            ),
+            ("verifications", Counter("uvsdk_verifications", "By outcome.", ["outcome"], registry=registry)),
+            ("verify_seconds", Histogram("uvsdk_verify_seconds", "Decode to decision.", registry=registry)),
+        ):
+            object.__setattr__(self, name, metric)

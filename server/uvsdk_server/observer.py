@@ -1,0 +1,38 @@
+"""Where a watcher is told how far the server has come; the tests kill the process at each of these points."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+UPLOAD_STORED: Final = "upload-stored"
+UPLOAD_RECORDED: Final = "upload-recorded"
+UPLOAD_ANSWERED: Final = "upload-answered"
+AGGREGATION_STARTED: Final = "aggregation-started"
+AGGREGATION_HALFWAY: Final = "aggregation-halfway"
+RESULT_STORED: Final = "result-stored"
+ROUND_COMMITTED: Final = "round-committed"
+
+POINTS: Final = (
+    UPLOAD_STORED,
+    UPLOAD_RECORDED,
+    UPLOAD_ANSWERED,
+    AGGREGATION_STARTED,
+    AGGREGATION_HALFWAY,
+    RESULT_STORED,
+    ROUND_COMMITTED,
+)
+"""In the order in which a round passes them."""
+
+
+class Observer(Protocol):
+    """Told of every point in :data:`POINTS`; the server waits for it to return."""
+
+    async def reached(self, point: str) -> None:
+        """The server is at ``point``."""
+
+
+class Unobserved:
+    """The observer of a server that nobody watches."""
+
+    async def reached(self, point: str) -> None:
+        """Do nothing."""

@@ -1,0 +1,130 @@
+"""Devices that register, and the users they stand for: joining, templates, leaving."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+from sqlalchemy import func, insert, select, update
+
+from uvsdk.arrays import Float32
+from uvsdk.errors import UpdateRejectedError
+from uvsdk.federation.codec import pack, unpack
+from uvsdk.federation.guards import check_samples, check_unit_vector
+from uvsdk.federation.messages import Admission, TemplateUpload
+from uvsdk_server import tokens
+from uvsdk_server.keys import AtRest
+from uvsdk_server.problems import Problem
+from uvsdk_server.store.database import Database
+from uvsdk_server.store.schema import devices, users
+
+DEVICE_ID_DIGITS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A registered device that signed the request at hand."""
+
+    device_id: str
+    user: str
+    signing_key: Ed25519PublicKey
+    sealing_key: X25519PublicKey
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A device that asks to be known: raw public keys of 32 bytes, and an enrolment token."""
+
+    token: str
+    user: str
+    signing_key: bytes
+    sealing_key: bytes
+
+    @property
+    def device_id(self) -> str:
+        """First 32 hexadecimal digits of the SHA-256 of the signing key."""
+        return hashlib.sha256(self.signing_key).hexdigest()[:DEVICE_ID_DIGITS]
+
+
+class People:
+    """Rows of users and devices. Leaving is :meth:`uvsdk_server.rounds.Rounds.remove_user`, for it touches rounds."""
+
+    def __init__(self, database: Database, at_rest: AtRest, *, dimension: int, devices_per_user: int) -> None:
+        self._database = database
+        self._at_rest = at_rest
+        self._dimension = dimension
+        self._devices_per_user = devices_per_user
+
+    async def register(self, asked: Registration, now: float) -> bool:
+        """Make the device known; false where it already is. Raises :class:`Problem` 401, 403, 409."""
+        async with self._database.write() as connection:
+            query = select(devices).where(devices.c.device_id == asked.device_id)
+            known = (await connection.execute(query)).first()
+            if known is not None:
+                if (known.user, known.sealing_key) != (asked.user, asked.sealing_key):
+                    raise Problem(409, "device-exists", "this signing key is registered otherwise; make new keys")
+                return False
+            await tokens.spend(connection, asked.token, now)
+            count = select(func.count()).select_from(devices).where(devices.c.user == asked.user)
+            if (await connection.execute(count)).scalar_one() >= self._devices_per_user:
+                raise Problem(
+                    409, "user-exists", "that user has a device already; the operator can delete the user to start anew"
+                )
+            if (await connection.execute(select(users.c.user).where(users.c.user == asked.user))).first() is None:
+                await connection.execute(insert(users).values(user=asked.user, created=now, admitted=False))
+            await connection.execute(
+                insert(devices).values(
+                    device_id=asked.device_id,
+                    user=asked.user,
+                    signing_key=asked.signing_key,
+                    sealing_key=asked.sealing_key,
+                    created=now,
+                )
+            )
+        return True
+
+    async def admit(self, admission: Admission, *, needs_mean: bool) -> None:
+        """Keep an admission that the algorithm takes until the next round. Raises ``UpdateRejectedError``."""
+        if not needs_mean and admission.mean.size:
+            raise UpdateRejectedError("this deployment asks for no mean embedding; send an empty one")
+        sealed = self._at_rest.seal(pack(admission), f"admission/{admission.user}")
+        async with self._database.write() as connection:
+            await connection.execute(
+                update(users).where(users.c.user == admission.user).values(admission_sealed=sealed, admitted=True)
+            )
+
+    async def keep_template(self, template: TemplateUpload, user: str) -> None:
+        """Store a template, replacing the former one. Raises :class:`Problem`, ``UpdateRejectedError``."""
+        check_user(template.user, user)
+        check_samples(template.samples)
+        check_unit_vector(template.embedding, self._dimension)
+        sealed = self._at_rest.seal(pack(template), f"template/{user}/{template.model_version}")
+        async with self._database.write() as connection:
+            await connection.execute(
+                update(users)
+                .where(users.c.user == user)
+                .values(template_sealed=sealed, template_version=template.model_version)
+            )
+
+    async def template(self, user: str, model_version: str) -> Float32:
+        """The unit embedding, float32 (d,), of a user's template. Raises :class:`Problem` 404, 409."""
+        query = select(users.c.template_sealed, users.c.template_version).where(users.c.user == user)
+        async with self._database.read() as connection:
+            row = (await connection.execute(query)).first()
+        if row is None or row.template_sealed is None:
+            raise Problem(404, "unknown-user", "nobody of that id has a template here; enrol first")
+        if row.template_version != model_version:
+            raise Problem(
+                409, "template-outdated", "the template was made with another model version; its device must renew it"
+            )
+        data = self._at_rest.open(row.template_sealed, f"template/{user}/{model_version}")
+        return unpack(TemplateUpload, data).embedding
+
+
+def check_user(claimed: str, user: str) -> None:
+    """Raise :class:`Problem` 403 where a sealed message names another user than the address."""
+    if claimed != user:
+        raise Problem(403, "forbidden", "the sealed message is for another user than the address")

@@ -1,0 +1,1 @@
+"""HTTP in, HTTP out: one module per noun of the address."""

@@ -1,0 +1,62 @@
+"""What a device must know before it joins."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict
+
+from uvsdk.federation.messages import ServerStatement
+from uvsdk_server.authentication import Served
+
+router = APIRouter(tags=["deployment"])
+
+
+class DeploymentAnswer(BaseModel):
+    """Keys are base64 of 32 raw bytes: X25519 to seal to, Ed25519 to check the server's signatures with.
+
+    ``signature`` is base64 of the signature over the ``ServerStatement`` that the other fields make up.
+    """
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    deployment: str
+    config: dict[str, Any]
+    config_digest: str
+    server_key_id: str
+    server_public_key: str
+    server_signing_key: str
+    model_version: str
+    modality: str
+    needs_mean: bool
+    signature: str
+
+
+@router.get("/v1/deployment")
+async def get_deployment(served: Served) -> DeploymentAnswer:
+    """Configuration and public keys; needs no authentication, for it is what a device decides to trust."""
+    config, keys = served.training.config, served.keys
+    statement = ServerStatement(
+        deployment=config.deployment,
+        config_digest=config.digest(),
+        server_key_id=keys.current_id,
+        server_public_key=np.frombuffer(keys.public(keys.current_id), np.uint8),
+        model_version=served.models.current.version,
+        needs_mean=served.training.needs_mean,
+    )
+    return DeploymentAnswer(
+        deployment=statement.deployment,
+        config=json.loads(config.to_json()),
+        config_digest=statement.config_digest,
+        server_key_id=statement.server_key_id,
+        server_public_key=base64.b64encode(statement.server_public_key.tobytes()).decode(),
+        server_signing_key=base64.b64encode(keys.signing.public_key().public_bytes_raw()).decode(),
+        model_version=statement.model_version,
+        modality=config.modality,
+        needs_mean=statement.needs_mean,
+        signature=base64.b64encode(keys.stand_behind(statement)).decode(),
+    )

@@ -1,0 +1,72 @@
+"""Registration of devices."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import time
+from typing import Annotated
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, BeforeValidator, Field
+
+from uvsdk.errors import SealError
+from uvsdk.privacy.request_signing import key_id_of
+from uvsdk_server import problems
+from uvsdk_server.authentication import Served, verify_signature
+from uvsdk_server.people import Registration
+from uvsdk_server.problems import Problem
+
+router = APIRouter(tags=["devices"])
+
+NEW_DEVICE = "new"
+
+
+def _raw_key(value: object) -> bytes:
+    try:
+        key = base64.b64decode(value if isinstance(value, str) else "", validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != 32:
+        raise ValueError("expected base64 of a raw public key of 32 bytes")
+    return key
+
+
+Key = Annotated[bytes, BeforeValidator(_raw_key)]
+UserId = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class DeviceRequest(BaseModel, extra="forbid"):
+    """A hashed user id (64 hexadecimal digits), an enrolment token, and the device's two public keys in base64."""
+
+    token: Annotated[str, Field(max_length=200)]
+    user: UserId
+    signing_key: Key
+    sealing_key: Key
+
+
+class DeviceAnswer(BaseModel):
+    """The name under which the device signs from now on."""
+
+    device_id: str
+
+
+@router.post("/v1/devices", status_code=201, responses={200: {"model": DeviceAnswer}, **problems.responses(409)})
+async def post_device(served: Served, request: Request, response: Response, body: DeviceRequest) -> DeviceAnswer:
+    """Register a device. The request is signed with the very key it hands in, under the key id ``new``."""
+    now = time.time()
+    served.registrations.take(now)
+    try:
+        key_id = key_id_of(request.headers)
+    except SealError as error:
+        raise Problem(401, "bad-signature", str(error)) from error
+    if key_id != NEW_DEVICE:
+        raise Problem(401, "bad-signature", f"a registration is signed under the key id {NEW_DEVICE!r}")
+    key = Ed25519PublicKey.from_public_bytes(body.signing_key)
+    verify_signature(request, key, hashlib.sha256(await request.body()).digest())
+    registration = Registration(body.token, body.user, body.signing_key, body.sealing_key)
+    if not await served.people.register(registration, now):
+        response.status_code = 200
+    return DeviceAnswer(device_id=registration.device_id)

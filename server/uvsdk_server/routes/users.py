@@ -1,0 +1,57 @@
+"""Users: admission, template, leaving."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+
+from uvsdk.federation.codec import unpack
+from uvsdk.federation.messages import Admission, TemplateUpload
+from uvsdk_server import envelopes, problems
+from uvsdk_server.authentication import Served, SignedDevice, owner_or_operator
+from uvsdk_server.people import Device, check_user
+from uvsdk_server.problems import Problem
+
+router = APIRouter(tags=["users"])
+
+User = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
+
+
+@router.put("/v1/users/{user}/admission", status_code=204, responses=problems.responses(409))
+async def put_admission(served: Served, device: SignedDevice, request: Request, user: User) -> None:
+    """Join the training: a sealed ``Admission``. The next round that opens takes it up."""
+    _own(device, user)
+    expected = served.training.expected("admission")
+    admission = unpack(Admission, envelopes.open_single(await request.body(), device, expected, served.keys))
+    check_user(admission.user, user)
+    needs_mean = served.training.needs_mean
+    if needs_mean and admission.model_version != served.models.current.version:
+        raise Problem(409, "wrong-model", "the mean was made with another model than the current one; make it again")
+    await asyncio.to_thread(served.training.check_admission, admission)
+    await served.people.admit(admission, needs_mean=needs_mean)
+    served.rounds.wake()
+
+
+@router.put("/v1/users/{user}/template", status_code=204, responses=problems.responses(409))
+async def put_template(served: Served, device: SignedDevice, request: Request, user: User) -> None:
+    """Leave a template here, so that the server can verify this user: a sealed ``TemplateUpload``."""
+    _own(device, user)
+    expected = served.training.expected("template")
+    template = unpack(TemplateUpload, envelopes.open_single(await request.body(), device, expected, served.keys))
+    if not await served.models.knows(template.model_version):
+        raise Problem(409, "wrong-model", "the template was made with a model that is not kept here; make it again")
+    await served.people.keep_template(template, user)
+
+
+@router.delete("/v1/users/{user}", status_code=204)
+async def delete_user(served: Served, request: Request, user: User) -> None:
+    """Row, uploads, template, admission and devices are gone before this answers; doing it again is fine."""
+    await owner_or_operator(request, user)
+    await served.rounds.remove_user(user)
+
+
+def _own(device: Device, user: str) -> None:
+    if device.user != user:
+        raise Problem(403, "forbidden", "a device may act for its own user only")

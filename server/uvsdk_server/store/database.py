@@ -1,0 +1,113 @@
+"""The database: migrations at start-up, and two kinds of transaction.
+
+SQLite runs in WAL mode with ``synchronous=FULL``: what was committed survives a power cut. Writers take the write
+lock at once (``BEGIN IMMEDIATE``), so that a transaction never fails half way because another one upgraded first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import alembic.command
+import alembic.config
+from sqlalchemy import Connection, event, make_url, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import AsyncAdaptedQueuePool
+
+_BUSY_MS = 15_000
+"""How long another process (``uvsdk token``) may hold SQLite's write lock before a request is answered 503."""
+
+
+class Database:
+    """One engine. ``read`` and ``write`` give a connection inside a transaction."""
+
+    def __init__(self, url: str) -> None:
+        """``url`` is SQLAlchemy's, with an asynchronous driver: ``sqlite+aiosqlite`` or ``postgresql+asyncpg``."""
+        self._sqlite = make_url(url).get_backend_name() == "sqlite"
+        # One writer at a time in this process: SQLite allows no more, and PostgreSQL then needs no retries.
+        self._writing = asyncio.Lock()
+        self.engine: AsyncEngine = create_async_engine(
+            url,
+            poolclass=AsyncAdaptedQueuePool,
+            pool_size=8,
+            max_overflow=8,
+            connect_args={"timeout": _BUSY_MS / 1000} if self._sqlite else {},
+        )
+        if self._sqlite:
+            event.listen(self.engine.sync_engine, "connect", _configure_sqlite)
+
+    @classmethod
+    def at(cls, path: Path) -> Database:
+        """SQLite in the file ``path``."""
+        return cls(f"sqlite+aiosqlite:///{path}")
+
+    async def migrate(self) -> None:
+        """Bring the tables to this version's revision."""
+        async with self._writing, self.engine.connect() as connection:
+            await connection.run_sync(_upgrade)
+            await connection.commit()
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction that only reads."""
+        async with self.engine.connect() as connection:
+            if self._sqlite:
+                await connection.exec_driver_sql("BEGIN")
+            try:
+                yield connection
+            finally:
+                await connection.rollback()
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction that is durable when the block is left, or undone where it raises."""
+        async with self._writing, self.engine.connect() as connection:
+            if self._sqlite:
+                await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                await connection.rollback()
+                raise
+            await connection.commit()
+
+    async def purge(self) -> None:
+        """Leave no trace of deleted rows in SQLite's write-ahead log (pages themselves are overwritten on delete)."""
+        if self._sqlite:
+            async with self._writing, self.engine.connect() as connection:
+                await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+                await connection.rollback()
+
+    async def ping(self) -> None:
+        """Write and undo, to show that the database takes writes."""
+        async with self._writing, self.engine.connect() as connection:
+            if self._sqlite:
+                await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            await connection.execute(text("UPDATE deployment SET id = id"))
+            await connection.rollback()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.engine.dispose()
+
+
+def _configure_sqlite(connection: Any, _record: object) -> None:
+    # With the driver's own transaction control off, BEGIN is ours to write.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+    cursor.close()
+
+
+def _upgrade(connection: Connection) -> None:
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(files("uvsdk_server.store") / "migrations").replace("%", "%%"))
+    config.attributes["connection"] = connection
+    alembic.command.upgrade(config, "head")

@@ -1,0 +1,257 @@
+"""What is asked of the tables of rounds, uploads and admissions. Every function runs in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from sqlalchemy import Row, case, delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from uvsdk.federation.guards import AcceptedNorms
+from uvsdk_server.store.schema import cohort, deployment, devices, models, rounds, uploads, users
+
+AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
+
+_NORMS = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One accepted update as the database knows it; ``head_sealed`` and ``blob`` go when the round closes."""
+
+    round_id: int
+    device_id: str
+    user: str
+    nonce: str
+    digest: str
+    norm: float
+    samples: int
+    head_sealed: bytes | None
+    blob: str | None
+    received: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a committed round leaves: the new model version, and the blobs that now hold the state."""
+
+    model_version: str
+    theta_blob: str
+    algorithm_blob: str
+    optimiser_blob: str
+
+
+async def deployment_row(connection: AsyncConnection) -> AnyRow | None:
+    """The deployment, ``None`` before the first start."""
+    return (await connection.execute(select(deployment))).first()
+
+
+async def newest_round(connection: AsyncConnection) -> AnyRow | None:
+    """The round with the highest id."""
+    return (await connection.execute(select(rounds).order_by(rounds.c.round_id.desc()).limit(1))).first()
+
+
+async def round_row(connection: AsyncConnection, round_id: int) -> AnyRow | None:
+    """One round."""
+    return (await connection.execute(select(rounds).where(rounds.c.round_id == round_id))).first()
+
+
+async def list_rounds(connection: AsyncConnection, limit: int, before: int | None = None) -> Sequence[AnyRow]:
+    """The newest ``limit`` rounds, below ``before`` where that is given; ``accepted`` counts up while one collects."""
+    so_far = select(func.count()).select_from(uploads).where(uploads.c.round_id == rounds.c.round_id)
+    accepted = case((rounds.c.state == "collecting", so_far.scalar_subquery()), else_=rounds.c.accepted)
+    columns = [column for column in rounds.c if column is not rounds.c.accepted]
+    query = select(*columns, accepted.label("accepted")).order_by(rounds.c.round_id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(rounds.c.round_id < before)
+    return (await connection.execute(query)).all()
+
+
+async def aborts_in_a_row(connection: AsyncConnection) -> int:
+    """How many rounds have been aborted since the last that was committed."""
+    committed = select(func.max(rounds.c.round_id)).where(rounds.c.state == "committed").scalar_subquery()
+    query = select(func.count()).where(rounds.c.state == "aborted", rounds.c.round_id > func.coalesce(committed, 0))
+    return int((await connection.execute(query)).scalar_one())
+
+
+async def insert_round(connection: AsyncConnection, **values: object) -> None:
+    """A new round."""
+    await connection.execute(insert(rounds).values(**values))
+
+
+async def change_round(connection: AsyncConnection, round_id: int, state: str, **values: object) -> None:
+    """Move a round to ``state``."""
+    await connection.execute(update(rounds).where(rounds.c.round_id == round_id).values(state=state, **values))
+
+
+async def admitted_users(connection: AsyncConnection) -> int:
+    """How many users have been admitted."""
+    query = select(func.count()).select_from(users).where(users.c.admitted)
+    return int((await connection.execute(query)).scalar_one())
+
+
+async def pending_admissions(connection: AsyncConnection) -> Sequence[AnyRow]:
+    """Users whose admission is not yet in the algorithm's state, sorted by id whatever the order they came in."""
+    query = select(users).where(users.c.admission_sealed.is_not(None)).order_by(users.c.user)
+    return (await connection.execute(query)).all()
+
+
+async def settle_admission(connection: AsyncConnection, pending: AnyRow, *, accepted: bool) -> None:
+    """Forget an admission that was taken into the state, or refused; one that replaced it meanwhile stays."""
+    await connection.execute(
+        update(users)
+        .where(users.c.user == pending.user, users.c.admission_sealed == pending.admission_sealed)
+        .values(admission_sealed=None, admitted=accepted)
+    )
+
+
+async def eligible_devices(connection: AsyncConnection, *, settled: bool = False) -> Sequence[AnyRow]:
+    """``device_id`` and ``user`` of every device of an admitted user, sorted by device.
+
+    ``settled`` leaves out users whose admission the algorithm's state does not hold yet.
+    """
+    query = (
+        select(devices.c.device_id, devices.c.user)
+        .join(users, users.c.user == devices.c.user)
+        .where(users.c.admitted)
+        .order_by(devices.c.device_id)
+    )
+    if settled:
+        query = query.where(users.c.admission_sealed.is_(None))
+    return (await connection.execute(query)).all()
+
+
+async def insert_cohort(connection: AsyncConnection, round_id: int, members: Sequence[AnyRow]) -> None:
+    """Fix the cohort of a round."""
+    rows = [{"round_id": round_id, "device_id": member.device_id, "user": member.user} for member in members]
+    await connection.execute(insert(cohort), rows)
+
+
+async def cohort_of(connection: AsyncConnection, round_id: int) -> frozenset[str]:
+    """Device ids of a round's cohort, without those deleted since."""
+    query = select(cohort.c.device_id).where(cohort.c.round_id == round_id)
+    return frozenset((await connection.execute(query)).scalars())
+
+
+async def outstanding(connection: AsyncConnection, round_id: int) -> frozenset[str]:
+    """Devices of the cohort that have not uploaded."""
+    done = select(uploads.c.device_id).where(uploads.c.round_id == round_id)
+    return await cohort_of(connection, round_id) - frozenset((await connection.execute(done)).scalars())
+
+
+async def receipts_of(connection: AsyncConnection, round_id: int) -> tuple[Receipt, ...]:
+    """Accepted updates of a round in the order in which they are summed: by user, then device."""
+    query = select(uploads).where(uploads.c.round_id == round_id).order_by(uploads.c.user, uploads.c.device_id)
+    return tuple(Receipt(**row._mapping) for row in await connection.execute(query))
+
+
+async def receipt(connection: AsyncConnection, round_id: int, device_id: str) -> Receipt | None:
+    """One device's accepted update in a round."""
+    query = select(uploads).where(uploads.c.round_id == round_id, uploads.c.device_id == device_id)
+    row = (await connection.execute(query)).first()
+    return None if row is None else Receipt(**row._mapping)
+
+
+async def insert_receipt(connection: AsyncConnection, new: Receipt) -> None:
+    """Accept an update."""
+    values = {name: getattr(new, name) for name in Receipt.__slots__}
+    await connection.execute(insert(uploads).values(**values))
+
+
+async def accepted_norms(connection: AsyncConnection) -> AcceptedNorms:
+    """Norms of the newest accepted updates since a round was last aborted, oldest first."""
+    aborted = select(func.coalesce(func.max(rounds.c.round_id), 0)).where(rounds.c.state == "aborted").scalar_subquery()
+    query = select(uploads.c.norm).where(uploads.c.round_id > aborted)
+    query = query.order_by(uploads.c.round_id.desc(), uploads.c.received.desc()).limit(_NORMS)
+    newest = (await connection.execute(query)).scalars().all()
+    return AcceptedNorms(np.array(newest[::-1], np.float64))
+
+
+async def keep_state(connection: AsyncConnection, algorithm_blob: str, **values: object) -> None:
+    """Point the deployment to another algorithm state."""
+    await connection.execute(update(deployment).values(algorithm_blob=algorithm_blob, **values))
+
+
+async def open_key_ids(connection: AsyncConnection) -> set[str]:
+    """HPKE keys that rounds in progress were opened with."""
+    query = select(rounds.c.server_key_id).where(rounds.c.state.not_in(("committed", "aborted")))
+    return set((await connection.execute(query)).scalars())
+
+
+async def rounds_with_key(connection: AsyncConnection, key_id: str) -> int:
+    """How many rounds were opened with that HPKE key."""
+    query = select(func.count()).select_from(rounds).where(rounds.c.server_key_id == key_id)
+    return int((await connection.execute(query)).scalar_one())
+
+
+async def device_ids(connection: AsyncConnection, user: str) -> frozenset[str]:
+    """The devices of a user."""
+    return frozenset((await connection.execute(select(devices.c.device_id).where(devices.c.user == user))).scalars())
+
+
+async def commit_round(connection: AsyncConnection, round_id: int, outcome: Outcome, accepted: int, now: float) -> None:
+    """Flip model version, algorithm state and optimiser state together with the round's state."""
+    await connection.execute(
+        update(deployment).values(
+            model_version=outcome.model_version,
+            algorithm_blob=outcome.algorithm_blob,
+            optimiser_blob=outcome.optimiser_blob,
+            committed_rounds=deployment.c.committed_rounds + 1,
+        )
+    )
+    # A round in which nothing moved ends with the version it began with.
+    await _insert_model(connection, outcome.model_version, outcome.theta_blob, round_id, now)
+    await change_round(
+        connection, round_id, "committed", closed=now, accepted=accepted, result_version=outcome.model_version
+    )
+
+
+async def _insert_model(connection: AsyncConnection, version: str, theta_blob: str, round_id: int, now: float) -> None:
+    moved = await connection.execute(update(models).where(models.c.model_version == version).values(round_id=round_id))
+    if moved.rowcount == 0:
+        await connection.execute(
+            insert(models).values(model_version=version, round_id=round_id, theta_blob=theta_blob, created=now)
+        )
+
+
+async def strip_uploads(connection: AsyncConnection) -> tuple[str, ...]:
+    """Forget content of updates whose round is closed, and give the blobs that may now be removed."""
+    closed = select(rounds.c.round_id).where(rounds.c.state.in_(("committed", "aborted")))
+    spent = uploads.c.round_id.in_(closed) & uploads.c.blob.is_not(None)
+    blobs = tuple((await connection.execute(select(uploads.c.blob).where(spent))).scalars())
+    await connection.execute(update(uploads).where(spent).values(blob=None, head_sealed=None))
+    return blobs
+
+
+async def forget_receipts(connection: AsyncConnection, before: int) -> None:
+    """Drop cohorts and receipts of rounds below ``before``."""
+    await connection.execute(delete(uploads).where(uploads.c.round_id < before))
+    await connection.execute(delete(cohort).where(cohort.c.round_id < before))
+
+
+async def forget_user(connection: AsyncConnection, user: str) -> tuple[str, ...]:
+    """Delete every row of ``user`` and give the blobs of its updates."""
+    query = select(uploads.c.blob).where(uploads.c.user == user, uploads.c.blob.is_not(None))
+    blobs = tuple((await connection.execute(query)).scalars())
+    for table in (uploads, cohort, devices, users):
+        await connection.execute(delete(table).where(table.c.user == user))
+    return blobs
+
+
+async def wanted_blobs(connection: AsyncConnection) -> set[str]:
+    """Every blob that a row names."""
+    columns = (
+        deployment.c.base_blob,
+        deployment.c.algorithm_blob,
+        deployment.c.optimiser_blob,
+        models.c.theta_blob,
+        models.c.calibration_blob,
+        uploads.c.blob,
+    )
+    named: set[str] = set()
+    for column in columns:
+        named.update((await connection.execute(select(column).where(column.is_not(None)))).scalars())
+    return named

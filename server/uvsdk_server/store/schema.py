@@ -1,0 +1,148 @@
+"""The tables. Portable between SQLite and PostgreSQL: times are Unix seconds, seeds are decimal text.
+
+Nothing here is a biometric in clear: columns named ``*_sealed`` are encrypted with the key file of
+:class:`uvsdk_server.keys.AtRest`, and columns named ``*_blob`` name files of :class:`uvsdk_server.store.blobs.Blobs`.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+ROUND_STATES = ("open", "selected", "collecting", "aggregating", "committed", "aborted")
+
+deployment = Table(
+    "deployment",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="single"), primary_key=True, autoincrement=False),
+    Column("config", Text, nullable=False),
+    Column("seed", String(80), nullable=False),
+    Column("model_version", String(64), nullable=False),
+    Column("base_blob", String(64), nullable=False),
+    Column("algorithm_blob", String(64), nullable=False),
+    Column("optimiser_blob", String(64), nullable=False),
+    Column("started", Boolean, nullable=False),
+    Column("committed_rounds", Integer, nullable=False),
+)
+
+models = Table(
+    "models",
+    metadata,
+    Column("model_version", String(64), primary_key=True),
+    Column("round_id", Integer, nullable=False),
+    Column("theta_blob", String(64), nullable=False),
+    Column("calibration_blob", String(64)),
+    Column("calibration_source", Text),
+    Column("created", Float, nullable=False),
+)
+
+users = Table(
+    "users",
+    metadata,
+    Column("user", String(64), primary_key=True),
+    Column("created", Float, nullable=False),
+    Column("admitted", Boolean, nullable=False),
+    Column("admission_sealed", LargeBinary),
+    Column("template_sealed", LargeBinary),
+    Column("template_version", String(64)),
+)
+
+devices = Table(
+    "devices",
+    metadata,
+    Column("device_id", String(32), primary_key=True),
+    Column("user", String(64), ForeignKey("users.user", ondelete="CASCADE"), nullable=False),
+    Column("signing_key", LargeBinary(32), nullable=False),
+    Column("sealing_key", LargeBinary(32), nullable=False),
+    Column("created", Float, nullable=False),
+    Index(None, "user"),
+)
+
+rounds = Table(
+    "rounds",
+    metadata,
+    Column("round_id", Integer, primary_key=True, autoincrement=False),
+    Column("state", String(16), nullable=False),
+    Column("model_version", String(64), nullable=False),
+    Column("config_digest", String(64), nullable=False),
+    Column("server_key_id", String(32), nullable=False),
+    Column("seed", String(80), nullable=False),
+    Column("cohort", Integer, nullable=False),
+    Column("quorum", Integer, nullable=False),
+    Column("opened", Float, nullable=False),
+    Column("deadline", Float),
+    Column("closed", Float),
+    Column("accepted", Integer, nullable=False),
+    Column("result_version", String(64)),
+    Column("reason", Text),
+    Index(None, "state"),
+)
+
+cohort = Table(
+    "cohort",
+    metadata,
+    Column("round_id", Integer, ForeignKey("rounds.round_id", ondelete="CASCADE"), primary_key=True),
+    Column("device_id", String(32), primary_key=True),
+    Column("user", String(64), nullable=False),
+    Index(None, "user"),
+)
+
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("round_id", Integer, ForeignKey("rounds.round_id", ondelete="CASCADE"), primary_key=True),
+    Column("device_id", String(32), primary_key=True),
+    Column("user", String(64), nullable=False),
+    Column("nonce", String(32), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("norm", Float, nullable=False),
+    Column("samples", Integer, nullable=False),
+    Column("head_sealed", LargeBinary),
+    Column("blob", String(64)),
+    Column("received", Float, nullable=False),
+    Index(None, "user"),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("token_id", String(16), primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("scope", String(16), nullable=False),
+    Column("label", String(100), nullable=False),
+    Column("created", Float, nullable=False),
+    Column("expires", Float),
+    Column("max_uses", Integer),
+    Column("uses", Integer, nullable=False),
+    Column("revoked", Boolean, nullable=False),
+)
+
+server_keys = Table(
+    "server_keys",
+    metadata,
+    Column("key_id", String(32), primary_key=True),
+    Column("created", Float, nullable=False),
+    Column("retired", Float),
+)

@@ -1,0 +1,96 @@
+"""Bearer tokens of operators and integrators, and enrolment tokens of devices.
+
+A token is ``uvsdk_ID_SECRET``. The database holds the id, by which the row is found, and the SHA-256 of the whole,
+which is compared in constant time; whoever steals the database cannot present a token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import Final
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from uvsdk.errors import SettingsError
+from uvsdk_server.problems import Problem
+from uvsdk_server.store.ledger import AnyRow
+from uvsdk_server.store.schema import tokens
+
+SCOPES: Final = ("operator", "verify", "enrol")
+"""``operator``: everything; ``verify``: ``POST /v1/verify`` and models; ``enrol``: register devices."""
+
+
+async def create(
+    connection: AsyncConnection,
+    scope: str,
+    *,
+    label: str,
+    now: float,
+    lifetime_s: float | None = None,
+    max_uses: int | None = None,
+) -> str:
+    """Make a token and give its text, which is not kept. Raises :class:`SettingsError`."""
+    if scope not in SCOPES:
+        raise SettingsError(f"scope {scope!r} is not one of {SCOPES}")
+    if max_uses is not None and (scope != "enrol" or max_uses < 1):
+        raise SettingsError("only an enrolment token has a number of uses, and it is at least 1")
+    if lifetime_s is not None and lifetime_s <= 0:
+        raise SettingsError(f"a token lives longer than {lifetime_s} s")
+    token_id = secrets.token_hex(6)
+    text = f"uvsdk_{token_id}_{secrets.token_urlsafe(32)}"
+    await connection.execute(
+        insert(tokens).values(
+            token_id=token_id,
+            digest=_digest(text),
+            scope=scope,
+            label=label[:100],
+            created=now,
+            expires=None if lifetime_s is None else now + lifetime_s,
+            max_uses=max_uses,
+            uses=0,
+            revoked=False,
+        )
+    )
+    return text
+
+
+async def revoke(connection: AsyncConnection, token_id: str) -> bool:
+    """Revoke a token by its id; false where there is none."""
+    result = await connection.execute(update(tokens).where(tokens.c.token_id == token_id).values(revoked=True))
+    return result.rowcount == 1
+
+
+async def scope_of(connection: AsyncConnection, text: str, now: float) -> str:
+    """The scope of a token that is valid now. Raises :class:`Problem` 401."""
+    return str((await _find(connection, text, now)).scope)
+
+
+async def spend(connection: AsyncConnection, text: str, now: float) -> None:
+    """Use up one use of an enrolment token, in the caller's transaction. Raises :class:`Problem` 401 or 403."""
+    row = await _find(connection, text, now)
+    if row.scope != "enrol":
+        raise Problem(403, "forbidden", "this is not an enrolment token; ask the operator for one")
+    if row.max_uses is not None and row.uses >= row.max_uses:
+        raise Problem(403, "token-spent", "the enrolment token has no uses left; ask the operator for another")
+    await connection.execute(update(tokens).where(tokens.c.token_id == row.token_id).values(uses=tokens.c.uses + 1))
+
+
+async def _find(connection: AsyncConnection, text: str, now: float) -> AnyRow:
+    parts = text.split("_", 2)
+    token_id = parts[1] if len(parts) == 3 else ""
+    row = (await connection.execute(select(tokens).where(tokens.c.token_id == token_id))).first()
+    # An unknown id costs the same comparison, so that ids cannot be told apart by time.
+    matches = hmac.compare_digest(_digest(text), row.digest if row else "0" * 64)
+    if row is None or not matches or row.revoked or (row.expires is not None and row.expires <= now):
+        raise Problem(401, "unauthorized", "the token is not valid: unknown, revoked or expired", _CHALLENGE)
+    return row
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+_CHALLENGE = {"WWW-Authenticate": "Bearer"}

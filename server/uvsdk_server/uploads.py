@@ -1,0 +1,232 @@
+"""Updates as they arrive: streamed to the disk, checked there, durable before they are acknowledged.
+
+Order matters. What costs nothing comes first (is the device in the cohort, is the round open), then what costs
+reading (binding, signature), then what costs opening (every chunk, every guard of SPEC 1.7), then the disk, then
+the row; only after the row is committed does the device hear that its update is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from uvsdk.errors import UpdateRejectedError, UvsdkError, WireError
+from uvsdk.federation.aggregation import CHUNK_PARAMETERS
+from uvsdk.federation.codec import pack, unpack
+from uvsdk.federation.guards import DeltaCheck, check_samples
+from uvsdk.federation.messages import UpdateHead
+from uvsdk.privacy.sealing import OVERHEAD_BYTES, Digests, Envelope, RunningDigest
+from uvsdk_server import envelopes, limits, observer, problems
+from uvsdk_server.aggregation import mapped_envelope
+from uvsdk_server.monitoring import Metrics
+from uvsdk_server.people import Device
+from uvsdk_server.problems import Problem
+from uvsdk_server.rounds import Rounds, check_collecting
+from uvsdk_server.store import ledger
+from uvsdk_server.store.blobs import Blobs
+
+_HEAD_ALLOWANCE: Final = 1 << 20
+_WRITE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What an update that passed every guard says of itself."""
+
+    nonce: str
+    digest: str
+    norm: float
+    head: UpdateHead
+
+
+class Uploads:
+    """The way of an update from the socket to the database."""
+
+    def __init__(self, rounds: Rounds, blobs: Blobs, metrics: Metrics, *, limit_bytes: int, concurrent: int) -> None:
+        """``limit_bytes`` 0 takes what the deployment's model needs, and 1 MiB more for the head."""
+        self._rounds = rounds
+        self._training = rounds.training
+        self._blobs = blobs
+        self._metrics = metrics
+        self._concurrent = concurrent
+        self._receiving = 0
+        self._devices: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        parameters = rounds.training.parameters
+        chunks = -(-parameters // CHUNK_PARAMETERS) + 1
+        self._limit = limit_bytes or 4 * parameters + chunks * OVERHEAD_BYTES + _HEAD_ALLOWANCE
+
+    async def receive(
+        self, device: Device, round_id: int, body: AsyncIterator[bytes], check_body: Callable[[bytes], None]
+    ) -> bool:
+        """Take one update; false where the very same was accepted before.
+
+        Args:
+            device: the device that signed the request.
+            round_id: from the address.
+            body: the request's body.
+            check_body: raises unless the SHA-256 it is given is the one that was signed.
+
+        Raises:
+            Problem, UvsdkError: it was refused, and nothing changed.
+        """
+        start = time.perf_counter()
+        try:
+            # One at a time for each device, so that a retry that overtakes its original cannot remove its file.
+            with self._slot():
+                async with self._devices.setdefault(device.device_id, asyncio.Lock()):
+                    new = await self._receive(device, round_id, body, check_body)
+        except (Problem, UvsdkError) as error:
+            self._metrics.uploads.labels(problems.of(error).kind).inc()
+            raise
+        self._metrics.uploads.labels("accepted" if new else "repeated").inc()
+        self._metrics.upload_seconds.observe(time.perf_counter() - start)
+        return new
+
+    async def _receive(
+        self, device: Device, round_id: int, body: AsyncIterator[bytes], check_body: Callable[[bytes], None]
+    ) -> bool:
+        row, former = await self._rounds.admits(device.device_id, round_id)
+        temporary = self._blobs.temporary()
+        try:
+            digests = await self._stream(body, temporary)
+            check_body(digests.whole)
+            expected = self._training.expected_update(row)
+            nonce = await asyncio.to_thread(_identify, temporary, digests, device, expected)
+            if former is not None:
+                return _repeated(former, nonce, digests.whole.hex())
+            check_collecting(row)
+            try:
+                checked = await asyncio.to_thread(self._check, temporary, digests, device, row)
+            except (WireError, UpdateRejectedError):
+                # Signed by the device itself: it has said what it has to say, and the others need not wait for it.
+                self._rounds.excuse(device.device_id, round_id)
+                raise
+            await asyncio.to_thread(self._blobs.keep, temporary, checked.digest)
+        finally:
+            temporary.unlink(missing_ok=True)
+        await self._rounds.observer.reached(observer.UPLOAD_STORED)
+        return await self._record(device, round_id, checked)
+
+    async def _record(self, device: Device, round_id: int, checked: Checked) -> bool:
+        sealed = self._rounds.keys.at_rest.seal(pack(checked.head), f"head/{round_id}/{device.device_id}")
+        receipt = ledger.Receipt(
+            round_id=round_id,
+            device_id=device.device_id,
+            user=device.user,
+            nonce=checked.nonce,
+            digest=checked.digest,
+            norm=checked.norm,
+            samples=checked.head.samples,
+            head_sealed=sealed,
+            blob=checked.digest,
+            received=time.time(),
+        )
+        try:
+            former = await self._rounds.record(receipt)
+        except BaseException:
+            self._blobs.remove(checked.digest)
+            raise
+        if former is not None:
+            if former.digest != checked.digest:
+                self._blobs.remove(checked.digest)
+            return _repeated(former, checked.nonce, checked.digest)
+        await self._rounds.observer.reached(observer.UPLOAD_RECORDED)
+        return True
+
+    async def _stream(self, body: AsyncIterator[bytes], path: Path) -> Digests:
+        """Write the body to ``path``, hashed on its way, which is the only time. Raises :class:`Problem` 413."""
+        running, pending, total = RunningDigest(), bytearray(), 0
+        with path.open("wb") as file:
+
+            def flush() -> None:
+                running.update(pending)
+                file.write(pending)
+                pending.clear()
+
+            async for piece in body:
+                total += len(piece)
+                if total > self._limit:
+                    raise limits.too_large(self._limit)
+                pending += piece
+                if len(pending) >= _WRITE_BYTES:
+                    await asyncio.to_thread(flush)
+            await asyncio.to_thread(flush)
+        return running.digests()
+
+    def _check(self, path: Path, digests: Digests, device: Device, row: ledger.AnyRow) -> Checked:
+        """Open every chunk and apply every guard. Runs in a worker thread."""
+        with mapped_envelope(path, digests) as envelope:
+            private_key = self._rounds.keys.hpke(row.server_key_id)
+            if private_key is None:
+                raise Problem(410, "round-closed", "the key of that round was destroyed after it closed")
+            _check_cut(envelope, self._training.parameters)
+            head = unpack(UpdateHead, envelope.open_chunk(0, private_key))
+            self._check_head(head, device, row)
+            delta = DeltaCheck(self._training.parameters)
+            for index in range(1, len(envelope.chunk_lengths)):
+                delta.add(np.frombuffer(envelope.open_chunk(index, private_key), "<f4"))
+            norm = delta.finish()
+            self._training.norms.check(norm)
+            return Checked(envelope.binding.nonce, envelope.digest, norm, head)
+
+    def _check_head(self, head: UpdateHead, device: Device, row: ledger.AnyRow) -> None:
+        config = self._training.config
+        repeated = (head.round_id, head.algorithm, head.model_version, head.parameters)
+        if repeated != (row.round_id, config.algorithm, row.model_version, self._training.parameters):
+            raise Problem(
+                422, "invalid-update", "round, algorithm, model or number of parameters inside the seal differ from it"
+            )
+        check_samples(head.samples)
+        self._training.check_payload(head.payload.tobytes(), device.user)
+
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        if self._receiving >= self._concurrent:
+            raise Problem(
+                429,
+                "too-many-uploads",
+                f"{self._receiving} uploads are being received; try again",
+                {"Retry-After": "1"},
+            )
+        self._receiving += 1
+        try:
+            yield
+        finally:
+            self._receiving -= 1
+
+
+def _identify(path: Path, digests: Digests, device: Device, expected: envelopes.Expected) -> str:
+    """The nonce of an envelope that belongs here and is signed by ``device``."""
+    with mapped_envelope(path, digests) as envelope:
+        envelopes.check(envelope, device, expected)
+        return envelope.binding.nonce
+
+
+def _repeated(former: ledger.Receipt, nonce: str, digest: str) -> bool:
+    """False for the update that was accepted before. Raises :class:`Problem` 409 for any other (SPEC 11.2)."""
+    if (former.nonce, former.digest) == (nonce, digest):
+        return False
+    if former.nonce == nonce:
+        raise Problem(409, "replayed-nonce", "the nonce of an accepted update was used for another one")
+    raise Problem(409, "already-uploaded", "this device's update of this round was accepted; there is one a round")
+
+
+def _check_cut(envelope: Envelope, parameters: int) -> None:
+    """Raise unless the delta is cut into chunks of 1 Mi float32, as the sum needs it."""
+    full, rest = divmod(parameters, CHUNK_PARAMETERS)
+    wanted = (4 * CHUNK_PARAMETERS,) * full + ((4 * rest,) if rest else ())
+    if envelope.chunk_lengths[1:] != wanted:
+        raise Problem(
+            422,
+            "invalid-update",
+            f"a delta of {parameters} float32 comes in {len(wanted)} chunks of at most {CHUNK_PARAMETERS}, got "
+            f"{len(envelope.chunk_lengths) - 1} chunks of {sum(envelope.chunk_lengths[1:])} bytes",
+        )

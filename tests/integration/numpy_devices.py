@@ -1,0 +1,47 @@
+"""Real devices of the tests, with a trainer that needs no torch: the same person gives the same updates each time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tests.integration.harness import PEPPER, RunningServer
+from uvsdk.federation.algorithms.fedaws.payload import Payload
+from uvsdk.federation.codec import pack
+from uvsdk.federation.participation import TrainingJob, TrainingResult
+from uvsdk_device import EncryptedStore, Federation
+from uvsdk_device.queue import Backoff
+from uvsdk_device.wrapping import ScryptCost
+
+
+@dataclass
+class FixedTrainer:
+    """Moves theta by a small random step; ``broken`` gives a delta that is not a number."""
+
+    broken: bool = False
+    jobs: list[TrainingJob] = field(default_factory=list)
+
+    def train(self, job: TrainingJob, rng: np.random.Generator) -> TrainingResult:
+        self.jobs.append(job)
+        delta = rng.standard_normal(len(job.theta)).astype(np.float32) * np.float32(1e-4)
+        if self.broken:
+            delta[0] = np.nan
+        row = np.eye(32, dtype=np.float32)[len(job.features)]
+        memory = {"rounds": np.array([job.round_id], np.int64)}
+        return TrainingResult(delta, len(job.features), pack(Payload(row)), memory, 0.5)
+
+
+def make_store(folder: Path, person: int) -> EncryptedStore:
+    return EncryptedStore.open(folder / f"store-{person}", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+
+
+def pages(person: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(person)
+    return [rng.uniform(0, 16, (8, 8)) for _ in range(3 + person)]
+
+
+def federation_of(server: RunningServer, token: str = "", **values: object) -> Federation:
+    settings = {"trainer": FixedTrainer(), "patience_s": 60.0, "backoff": Backoff(0.1, 0.5), **values}
+    return Federation(server.url, enrolment_token=token, pepper=PEPPER, **settings)  # type: ignore[arg-type]

@@ -1,0 +1,41 @@
+"""What training left in a stopped server's folder, to be compared bit for bit."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from uvsdk.federation.classes import ClassMatrix
+from uvsdk.federation.codec import unpack
+from uvsdk.federation.messages import OptimiserState
+from uvsdk_server.keys import AtRest
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that training leaves: the model, the class matrix, the optimiser, and what each round counted."""
+
+    theta: bytes
+    users: tuple[str, ...]
+    vectors: bytes
+    moments: bytes
+    rounds: tuple[tuple[int, str, int], ...]
+
+
+def outcome(data: Path) -> Outcome:
+    """Read a stopped server's folder."""
+    at_rest = AtRest((data / "keys" / "at-rest.key").read_bytes())
+    database = sqlite3.connect(data / "server.sqlite3")
+    version, state, optimiser = database.execute(
+        "SELECT model_version, algorithm_blob, optimiser_blob FROM deployment"
+    ).fetchone()
+    (theta,) = database.execute("SELECT theta_blob FROM models WHERE model_version = ?", (version,)).fetchone()
+    rounds = database.execute("SELECT round_id, state, accepted FROM rounds ORDER BY round_id").fetchall()
+    database.close()
+    blobs = data / "blobs"
+    matrix = unpack(ClassMatrix, at_rest.open((blobs / state).read_bytes(), "algorithm-state"))
+    moments = unpack(OptimiserState, at_rest.open((blobs / optimiser).read_bytes(), "optimiser-state"))
+    return Outcome(
+        (blobs / theta).read_bytes(), matrix.users, matrix.vectors.tobytes(), moments.first.tobytes(), tuple(rounds)
+    )

