@@ -1,0 +1,136 @@
+"""A real coordination server as a process of its own, and what the demonstration asks of it over HTTP."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from uvsdk import Bundle
+from uvsdk.federation.messages import TrainingConfig
+
+START_TIMEOUT_S = 60.0
+
+
+@dataclass(slots=True)
+class Coordination:
+    """One ``uvsdk serve`` process on loopback, started for one training configuration."""
+
+    url: str
+    folder: Path
+    operator_token: str
+    enrolment_token: str
+    verify_token: str
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(cls, folder: Path, model: Path, config: TrainingConfig, users: int) -> Coordination:
+        """Start the server, wait until it is ready, and make the tokens an operator would hand out."""
+        folder.mkdir(parents=True)
+        training = folder / "training.json"
+        training.write_text(config.to_json(), encoding="utf-8")
+        data = folder / "data"
+        port = _free_port()
+        arguments = ["serve", "--data", data, "--model", model, "--training", training, "--port", port]
+        with (folder / "server.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "uvsdk", *map(str, arguments), "--start-after", str(users)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_ready(url, process, folder / "server.log")
+        operator, enrolment, verify = (_token(data, scope, users) for scope in ("operator", "enrol", "verify"))
+        return cls(url, folder, operator, enrolment, verify, process)
+
+    @property
+    def log(self) -> str:
+        """The last lines the server wrote, for when something went wrong."""
+        return "\n".join((self.folder / "server.log").read_text(errors="replace").splitlines()[-20:])
+
+    def committed_rounds(self) -> int:
+        """Rounds committed so far."""
+        return int(self._get("/v1/models/current").json()["round_id"])
+
+    def mean_offdiagonal_cosine(self) -> float:
+        """The server's own collapse monitor of its class matrix, from its metrics."""
+        text = self._get("/metrics").text
+        found = re.search(r"^uvsdk_class_vectors_mean_offdiagonal_cosine (\S+)$", text, re.MULTILINE)
+        if found is None:
+            raise RuntimeError("the server's metrics lack the collapse monitor")
+        return float(found.group(1))
+
+    def bundle(self) -> Bundle:
+        """The newest model."""
+        return Bundle.from_bytes(self._get("/v1/models/current/bundle").content)
+
+    def calibrate(self, bundle: Bundle) -> None:
+        """Hand the server the impostor scores that its thresholds are read from."""
+        assert bundle.calibration is not None
+        answer = httpx.put(
+            f"{self.url}/v1/models/{bundle.version}/calibration",
+            content=bundle.calibration.impostor.astype("<f4").tobytes(),
+            headers={**_bearer(self.operator_token), "UVSDK-Source": bundle.calibration.source},
+        )
+        answer.raise_for_status()
+
+    def verify(self, user: str, sample: bytes) -> httpx.Response:
+        """What an integrator does: a hashed user id and a recording or image over REST."""
+        body = {"user": user, "sample": base64.b64encode(sample).decode()}
+        return httpx.post(f"{self.url}/v1/verify", json=body, headers=_bearer(self.verify_token), timeout=60)
+
+    def stop(self) -> None:
+        """Ask the process to end, and wait for it."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.kill(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+
+    def _get(self, path: str) -> httpx.Response:
+        answer = httpx.get(self.url + path, headers=_bearer(self.operator_token), timeout=60)
+        return answer.raise_for_status()
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with status {process.returncode}:\n{log.read_text(errors='replace')}")
+        try:
+            if httpx.get(f"{url}/readyz", timeout=2).status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    process.kill()
+    raise RuntimeError(f"the server was not ready within {START_TIMEOUT_S:.0f} s:\n{log.read_text(errors='replace')}")
+
+
+def _token(data: Path, scope: str, users: int) -> str:
+    command = [sys.executable, "-m", "uvsdk", "token", "--data", str(data), "create", "--scope", scope]
+    if scope == "enrol":
+        command += ["--uses", str(users)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return done.stdout.split()[-1]
