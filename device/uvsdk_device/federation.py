@@ -195,6 +195,28 @@ class Federation:
             models = self._join(user_id, device_store, connection, None).models
             return models.bundle(models.current_version())
 
+    def withdraw(self, user_id: str, store: Store) -> None:
+        """Have the server forget the user: row, uploads, template, devices. What is enrolled here stays usable.
+
+        Doing it again, or where the server never knew the user, changes nothing.
+
+        Raises:
+            ServerUnreachableError, ServerRefusedError: nothing changed here.
+            UnknownUserError: not enrolled here.
+        """
+        device_store = _encrypted(store)
+        device_store.template(user_id)
+        if not is_member(device_store, user_id):
+            return
+        with self._connection() as connection:
+            deployment = approved_deployment(connection, device_store, approve=self.approve)
+            device = device_of(device_store, user_id, deployment)
+            # Keys whose registration was never acknowledged may have arrived all the same.
+            if device is not None:
+                member = member_of(user_id, device, deployment, connection, pepper=self.pepper)
+                self._delete_on_server(member)
+                resign(device_store, member)
+
     def forget(self, user_id: str, store: Store) -> None:
         """Delete the user on the server first, and then here.
 
@@ -203,21 +225,11 @@ class Federation:
 
         Raises:
             ServerUnreachableError, ServerRefusedError: nothing was deleted here.
-            StillRegisteredError: another server may know this user; forget there too.
+            StillRegisteredError: another server may know this user; :meth:`withdraw` there first.
             UnknownUserError: not enrolled here.
         """
-        device_store = _encrypted(store)
-        device_store.template(user_id)
-        with self._connection() as connection:
-            if is_member(device_store, user_id):
-                deployment = approved_deployment(connection, device_store, approve=self.approve)
-                device = device_of(device_store, user_id, deployment)
-                # Keys whose registration was never acknowledged may have arrived all the same.
-                if device is not None:
-                    member = member_of(user_id, device, deployment, connection, pepper=self.pepper)
-                    self._delete_on_server(member)
-                    resign(device_store, member)
-        forget_here(user_id, device_store)
+        self.withdraw(user_id, store)
+        forget_here(user_id, _encrypted(store))
 
     def _delete_on_server(self, member: Membership) -> None:
         try:

@@ -58,8 +58,8 @@ class Coordination:
         """The last lines the server wrote, for when something went wrong."""
         return "\n".join((self.folder / "server.log").read_text(errors="replace").splitlines()[-20:])
 
-    def committed_rounds(self) -> int:
-        """Rounds committed so far."""
+    def newest_round(self) -> int:
+        """The round that made the current model, 0 before the first commit; aborted rounds count too."""
         return int(self._get("/v1/models/current").json()["round_id"])
 
     def mean_offdiagonal_cosine(self) -> float:

@@ -59,6 +59,12 @@ class Crowd:
         self._ends[name].send(order)
         return self._answer(name)
 
+    def ask_all(self, order: Order) -> None:
+        """Give everyone the same order and wait until all have carried it out."""
+        self.tell_all(order)
+        for name in self._ends:
+            self._answer(name)
+
     def tell_all(self, order: Order) -> None:
         """Give everyone the same order; :meth:`answers` collects what comes of it."""
         for end in self._ends.values():

@@ -14,6 +14,7 @@ from data import People
 
 from uvsdk import Bundle, modality
 from uvsdk.arrays import Array, Float32, Float64
+from uvsdk.enroll import leave_one_out
 from uvsdk.errors import SampleError
 from uvsdk.evaluation import protocols, ranking
 from uvsdk.scoring import Calibration
@@ -74,6 +75,18 @@ class Laboratory:
         ]
         trials = protocols.impostors(halves, self._embedder(bundle)).trials
         return Calibration.from_scores(trials.scores[~trials.is_genuine], model_version=bundle.version, source=source)
+
+    def most_consistent(self, bundle: Bundle) -> list[str]:
+        """Names, first whoever's enrolment samples score highest against the template of the others of theirs.
+
+        Whom to show one by one is decided by enrolment samples alone, before any verification sample is looked at.
+        """
+        embed = self._embedder(bundle)
+        scores = {
+            person.name: float(leave_one_out(np.stack([embed(path) for path in self._usable(person.enrol)])).mean())
+            for person in self._persons
+        }
+        return sorted(scores, key=lambda name: -scores[name])
 
     def _usable(self, paths: tuple[Path, ...]) -> list[Path]:
         return [path for path in paths if not isinstance(self._features[path], SampleError)]

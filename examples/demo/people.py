@@ -42,6 +42,13 @@ class VerifyOffline:
 
 
 @dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Have the server of a deployment forget the person; the enrolment on the device stays."""
+
+    deployment: str
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """Delete the person, on the server and then on the device."""
 
@@ -68,7 +75,7 @@ class Trained:
     refusals: tuple[str, ...]
 
 
-Order = Join | Refresh | VerifyOffline | Forget | Stop
+Order = Join | Refresh | VerifyOffline | Withdraw | Forget | Stop
 
 
 class Device:
@@ -96,6 +103,8 @@ class Device:
                 return self._runtimes[order.deployment].verify(self._name, order.probe)
             except UnknownUserError as error:
                 return error
+        if isinstance(order, Withdraw):
+            self._federations[order.deployment].withdraw(self._name, self._store)
         if isinstance(order, Forget):
             self._federations[order.deployment].forget(self._name, self._store)
         return None

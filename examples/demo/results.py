@@ -18,9 +18,9 @@ from uvsdk.evaluation.protocols import Outcome
 from uvsdk.evaluation.summary import Summary, summarise
 
 TITLES = {
-    "before": "Before training",
+    "before": "Before",
     "positive_only": "Positive-only",
-    "fixed": "Fixed embeddings",
+    "fixed": "Fixed",
     "fedaws": "FedAwS",
 }
 
@@ -48,6 +48,7 @@ class Check:
     what: str
     outcome: str
     expected: bool
+    may_fail: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ class Run:
 def terminal_table(run: Run, summaries: Sequence[Summary]) -> TerminalTable:
     """The table printed at the end."""
     table = TerminalTable(title=f"{len(run.people.people)} people, {run.people.source}")
-    for heading in ("", "EER", "95 % interval", "FNMR at FMR 1 %", "mean off-diagonal cosine", "rounds", "seconds"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    for heading in ("", "EER", "95 % interval", "FNMR at\nFMR 1 %", "mean off-\ndiag. cosine", "rounds", "s"):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for row, summary in zip(run.rows, summaries, strict=True):
         table.add_row(*_cells(row, summary))
     return table
@@ -184,7 +185,14 @@ def _page(run: Run, summaries: Sequence[Summary]) -> report.Report:
         ),
         sections=(
             report.Section("Models", tables=(table,), figures=figures),
-            report.Section("Single verifications with the FedAwS model", tables=(checks,)),
+            report.Section(
+                "Single verifications with the FedAwS model",
+                (
+                    "The people shown are those whose enrolment samples agree best among themselves; no verification "
+                    "sample had a say in that. Thresholds are set at a false match rate of 1 %.",
+                ),
+                tables=(checks,),
+            ),
         ),
         command=run.command,
         environment=report.environment(),
