@@ -1,11 +1,12 @@
 """The server's optimisers against numbers done by hand (SPEC 1.3: b = b1 = 0.9, b2 = 0.99, tau = 1e-3)."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from uvsdk.errors import UpdateRejectedError
+from uvsdk.errors import SettingsError, UpdateRejectedError
 from uvsdk.federation import optimisers
 from uvsdk.federation.messages import OPTIMISERS, OptimiserState, TrainingConfig
 
@@ -97,3 +98,16 @@ def test_shapes_that_do_not_agree() -> None:
         optimisers.step(np.zeros(3, np.float32), np.zeros(2, np.float32), state, settings)
     with pytest.raises(UpdateRejectedError, match="moment"):
         optimisers.step(np.zeros(2, np.float32), np.zeros(2, np.float32), state, settings)
+
+
+def test_a_small_tau_makes_the_step_independent_of_the_scale_of_the_deltas() -> None:
+    # m = 0.1 D, v = 0.01 D^2, so m / (sqrt(v) + tau) = 1 for D far above 10 tau;
+    # at D = 1e-4 and tau = 1e-3 it is 1e-5 / (1e-5 + 1e-3).
+    for tau, moved in ((1e-12, 1.0), (1e-3, 1 / 101)):
+        settings = replace(config("adam"), server_adaptivity=tau)
+        theta, _ = optimisers.step(
+            np.zeros(1, np.float32), np.array([1e-4], np.float32), optimisers.initial(1, settings), settings
+        )
+        assert theta[0] == pytest.approx(moved, rel=1e-3)
+    with pytest.raises(SettingsError):
+        replace(config("adam"), server_adaptivity=0.0)

@@ -40,6 +40,8 @@ class TrainingConfig:
         samples_cap: the cap of ``capped``.
         optimiser: server optimiser on the averaged delta (FedOpt): one of :data:`OPTIMISERS`.
         server_learning_rate: its step size a.
+        server_adaptivity: tau of adam, yogi and adagrad: coordinates whose deltas are far below it move in proportion
+            to their delta, those above it at the full step size whatever their scale.
         warmup_rounds: rounds over which that step size rises linearly from 0.
         rounds: committed rounds after which training rests.
         cohort_size: devices selected for a round, 0 for all.
@@ -62,6 +64,7 @@ class TrainingConfig:
     samples_cap: int = 1000
     optimiser: str = "sgd"
     server_learning_rate: float = 1.0
+    server_adaptivity: float = 1e-3
     warmup_rounds: int = 0
     rounds: int = 100
     cohort_size: int = 0
@@ -76,7 +79,7 @@ class TrainingConfig:
         for name in ("warmup_rounds", "cohort_size", "min_clients", "proximal", "gradient_clip"):
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; it cannot be negative")
-        for name in ("learning_rate", "server_learning_rate", "deadline_s"):
+        for name in ("learning_rate", "server_learning_rate", "server_adaptivity", "deadline_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise SettingsError(f"{name} is {getattr(self, name)}; it must be positive and finite")
         if self.weighting not in WEIGHTINGS:

@@ -4,7 +4,7 @@ With D the mean delta and a the step size:
 ``sgd``: theta += a D. ``momentum``: v = b v + D; theta += a v.
 ``adam``, ``yogi``, ``adagrad``: m = b1 m + (1 - b1) D; theta += a m / (sqrt(v) + tau), where v is
 b2 v + (1 - b2) D^2, or v - (1 - b2) D^2 sign(v - D^2), or v + D^2.
-As in FedOpt there is no bias correction; v starts at 0.
+tau is ``config.server_adaptivity``. As in FedOpt there is no bias correction; v starts at 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ FIRST_DECAY = np.float32(0.9)
 SECOND_DECAY = np.float32(0.99)
 _FIRST_SHARE = np.float32(0.1)
 _SECOND_SHARE = np.float32(0.01)
-ADAPTIVITY = np.float32(1e-3)
 
 _FIRST = ("momentum", "adam", "yogi", "adagrad")
 _SECOND = ("adam", "yogi", "adagrad")
@@ -67,7 +66,7 @@ def step(
             raise UpdateRejectedError(f"the {name} moment has shape {moment.shape}, theta {theta.shape}")
     rate = np.float32(learning_rate(state.steps, config))
     with np.errstate(over="ignore", invalid="ignore"):
-        moved, first, second = _move(theta, delta, state, rate, config.optimiser)
+        moved, first, second = _move(theta, delta, state, rate, config)
     if not bool(np.isfinite(moved).all()):
         raise UpdateRejectedError(
             f"a step of {config.optimiser} at rate {rate:g} left theta not finite; lower the rate"
@@ -76,17 +75,17 @@ def step(
 
 
 def _move(
-    theta: Float32, delta: Float32, state: OptimiserState, rate: np.float32, optimiser: str
+    theta: Float32, delta: Float32, state: OptimiserState, rate: np.float32, config: TrainingConfig
 ) -> tuple[Float32, Float32, Float32]:
     first, second = state.first, state.second
-    if optimiser == "sgd":
+    if config.optimiser == "sgd":
         direction = delta
-    elif optimiser == "momentum":
+    elif config.optimiser == "momentum":
         direction = first = MOMENTUM * first + delta
     else:
         first = FIRST_DECAY * first + _FIRST_SHARE * delta
-        second = _second_moment(second, delta * delta, optimiser)
-        scale: Float32 = np.sqrt(second) + ADAPTIVITY
+        second = _second_moment(second, delta * delta, config.optimiser)
+        scale: Float32 = np.sqrt(second) + np.float32(config.server_adaptivity)
         direction = first / scale
     return theta + rate * direction, first, second
 
