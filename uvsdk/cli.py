@@ -23,17 +23,33 @@ class Command:
 
 
 def commands() -> list[Command]:
-    """Every subcommand of every installed package, sorted by name."""
-    found = [command for entry in entry_points(group="uvsdk.commands") for command in entry.load()]
-    return sorted(found, key=lambda command: command.name)
+    """Every subcommand of every package that is installed with what it needs, sorted by name."""
+    return _load()[0]
+
+
+def _load() -> tuple[list[Command], list[str]]:
+    """The subcommands, and the extras without which others are missing (an entry point is named as its extra)."""
+    found: list[Command] = []
+    missing: list[str] = []
+    for entry in entry_points(group="uvsdk.commands"):
+        try:
+            found += entry.load()
+        except ModuleNotFoundError:
+            missing.append(entry.name)
+    return sorted(found, key=lambda command: command.name), sorted(missing)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand. An expected failure prints one line and gives 1; a wrong call gives 2."""
-    parser = argparse.ArgumentParser(prog="uvsdk", description="User verification that learns without pooling.")
+    found, missing = _load()
+    parser = argparse.ArgumentParser(
+        prog="uvsdk",
+        description="User verification that learns without pooling.",
+        epilog="".join(f"More commands with: pip install 'uvsdk[{extra}]'. " for extra in missing),
+    )
     parser.add_argument("--version", action="version", version=f"uvsdk {version('uvsdk')}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for command in commands():
+    for command in found:
         subparser = subparsers.add_parser(command.name, help=command.help, description=command.help)
         command.configure(subparser)
         subparser.set_defaults(run=command.run)

@@ -66,15 +66,15 @@ class Laboratory:
     def calibration(self, bundle: Bundle, source: str) -> Calibration:
         """Impostor scores from enrolment samples alone; no verification sample takes part in a threshold.
 
-        Every second enrolment sample makes the template, the others are probes against everyone else's.
+        Every enrolment sample against every other person's template, which cannot contain it.
         """
-        halves = [
-            protocols.Person(person.name, person.enrol[::2], person.enrol[1::2])
-            for person in self._persons
-            if len(self._usable(person.enrol)) > 1
-        ]
-        trials = protocols.impostors(halves, self._embedder(bundle)).trials
-        return Calibration.from_scores(trials.scores[~trials.is_genuine], model_version=bundle.version, source=source)
+        embed = self._embedder(bundle)
+        templates = self.enrolment_means(bundle)
+        scores = []
+        for index, person in enumerate(self._persons):
+            others = np.delete(templates, index, axis=0)
+            scores += [others @ embed(path) for path in self._usable(person.enrol)]
+        return Calibration.from_scores(np.concatenate(scores), model_version=bundle.version, source=source)
 
     def most_consistent(self, bundle: Bundle) -> list[str]:
         """Names, first whoever's enrolment samples score highest against the template of the others of theirs.

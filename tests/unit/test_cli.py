@@ -45,3 +45,12 @@ def test_a_reader_that_leaves_early_is_no_crash() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     assert done.stdout == "|"
+
+
+def test_without_the_server_extra_the_other_commands_work_and_help_names_it() -> None:
+    program = "import sys; sys.modules['fastapi'] = None; from uvsdk.cli import main; main(['--help'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "pip install 'uvsdk[server]'" in " ".join(done.stdout.split())
+    assert "verify" in done.stdout
+    assert "serve " not in done.stdout
