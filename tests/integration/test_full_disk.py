@@ -110,7 +110,8 @@ def test_a_commit_waits_for_space(start: Start) -> None:
     (server.data / "ballast").unlink()
     harness.eventually(lambda: server.current()["round_id"] == 1)
     assert server.rows("select state, accepted from rounds") == [("committed", PEOPLE)]
-    assert server.ask("GET", "/readyz").status_code == 200
+    # Ready again once the task that commits has gone on, which is a moment after the commit shows.
+    harness.eventually(lambda: server.ask("GET", "/readyz").status_code == 200)
     # No draft of a failed try is left.
     harness.eventually(lambda: {path.name for path in (server.data / "blobs").iterdir()} == blobs_in_use(server))
     assert "round stalled" in server.log()
