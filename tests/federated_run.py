@@ -10,10 +10,10 @@ import numpy as np
 from uvsdk import backbones
 from uvsdk.arrays import Array, Float32, Float64
 from uvsdk.bundle import Manifest
-from uvsdk.federation import aggregation, algorithms, codec, optimisers
+from uvsdk.federation import aggregation, algorithms, codec, optimisers, streams
 from uvsdk.federation.messages import Admission, TrainingConfig
 from uvsdk.federation.participation import TrainingJob
-from uvsdk.federation.strategy import Contribution
+from uvsdk.federation.strategy import MEAN, Contribution, Memory
 from uvsdk.training import LocalTrainer
 
 
@@ -55,23 +55,36 @@ def run(
     theta: Float32,
     seed: int = 0,
 ) -> Outcome:
-    """``config.rounds`` rounds with everybody taking part."""
-    rng = np.random.default_rng(seed)
-    manifest, trainer = manifest_of(config.backbone), LocalTrainer()
-    half = algorithms.server(config.algorithm)
+    """``config.rounds`` rounds with everybody taking part, under the streams of a server whose seed is ``seed``."""
+    secret = np.random.default_rng(seed).bytes
+    manifest, trainer = manifest_of(config.backbone), LocalTrainer(secret=secret)
+    half, choosing = algorithms.server(config.algorithm), algorithms.request(config.algorithm)
     settings = algorithms.settings(config.algorithm, config.algorithm_settings)
     state = half.empty(manifest.dimension, settings)
-    for user, samples in people.items():
-        mean = means[user] if half.needs_mean(settings) else np.empty(0, np.float32)
-        state = half.admit(state, Admission(user, "m", len(samples), mean), settings, rng)
+    rng = streams.server_stream(streams.round_seed(seed, 1), streams.ADMIT)
+    for user in sorted(people):
+        mean = means[user] if MEAN in half.needs(settings) else np.empty(0, np.float32)
+        state = half.admit(state, Admission(user, "m", len(people[user]), mean), settings, rng)
     state = half.start(state, settings, rng)
     optimiser = optimisers.initial(len(theta), config)
-    for round_id in range(config.rounds):
+    memories: dict[str, Memory] = {user: {} for user in people}
+    for round_id in range(1, config.rounds + 1):
+        round_seed = streams.round_seed(seed, round_id)
         results = []
         for user in sorted(people):
-            task = codec.pack(half.task(state, user, settings))
-            job = TrainingJob(config, manifest, round_id, theta, tuple(people[user]), task, {})
-            results.append((user, trainer.train(job, rng)))
+            request = None
+            if choosing is not None:
+                invitation = choosing.invite(state, user, settings)
+                chooser = streams.request_stream(seed, user, round_id)
+                request, memories[user] = choosing.choose(invitation, memories[user], settings, chooser, secret)
+            drawn = streams.server_stream(round_seed, streams.TASK, user)
+            task = codec.pack(half.task(state, user, request, settings, drawn))
+            control = optimiser.control if config.control_variates else None
+            features = tuple(people[user])
+            job = TrainingJob(config, manifest, round_id, theta, features, task, memories[user], control=control)
+            result = trainer.train(job, streams.device_stream(seed, user, round_id))
+            results.append((user, result))
+            memories[user] = result.memory
         contributions = []
         for user, result in results:
             payload = codec.unpack(half.payload, result.payload)
@@ -80,6 +93,6 @@ def run(
         weights = aggregation.sample_weights([result.samples for _, result in results], config)
         delta = aggregation.weighted_mean([Whole(result.delta) for _, result in results], weights, len(theta))
         theta, optimiser = optimisers.step(theta, delta, optimiser, config)
-        state = half.step(state, tuple(contributions), settings, rng)
+        state = half.step(state, tuple(contributions), settings, streams.server_stream(round_seed, streams.STEP))
     users, vectors = half.class_matrix(state)
     return Outcome(theta, users, vectors, state)

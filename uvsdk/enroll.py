@@ -139,7 +139,9 @@ def enroll(
     return Enrollment(template, reports, participation)
 
 
-def personal_threshold(threshold: Threshold, calibration: Calibration, embeddings: Float32) -> Threshold:
+def personal_threshold(
+    threshold: Threshold, calibration: Calibration, embeddings: Float32, *, template: Float32 | None = None
+) -> Threshold:
     """``max(tau_FMR, tau_TPR)`` of SPEC 1.6 for one person's enrolment embeddings.
 
     Where the person's own scores raise the threshold, the interval of the false match rate is measured again there.
@@ -150,10 +152,14 @@ def personal_threshold(threshold: Threshold, calibration: Calibration, embedding
         threshold: tau_FMR, from ``calibration``.
         calibration: impostor scores of the model that made ``embeddings``.
         embeddings: float32 (n, d), unit rows.
+        template: float32 (d,), unit, where it is not made of ``embeddings``, e.g. a codeword; ``None`` scores each
+            sample against the template of the others. Training drew the samples to such a template, so they lie
+            closer to it than fresh ones and the threshold is on the strict side.
     """
     if len(embeddings) < _GENUINE_SAMPLES:
         return threshold
-    score = genuine_threshold(leave_one_out(embeddings))
+    scores = leave_one_out(embeddings) if template is None else embeddings.astype(np.float64) @ template
+    score = genuine_threshold(scores)
     if score <= threshold.score:
         return threshold
     trials = len(calibration.impostor)

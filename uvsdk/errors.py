@@ -19,7 +19,7 @@
     ├── WeightsError
     │   ├── WeightsNotFoundError         in none of the places that were searched
     │   └── ChecksumError                a file is not the one that was named
-    ├── TrainingUnavailableError         the ``train`` extra is not installed
+    ├── TrainingUnavailableError         an extra that training needs is not installed
     ├── UnknownNameError                 no such modality, backbone or algorithm
     ├── SettingsError                    a setting outside its range
     ├── WireError                        bytes that are not one of our messages
@@ -33,6 +33,7 @@
         ├── ServerUnreachableError       no answer; the work stays queued
         ├── ServerRefusedError           a problem document (status, type, detail)
         ├── UnapprovedConfigError        the server asks for what this device never approved
+        ├── EdgeOnlyError                the algorithm lets no template leave the device
         └── StillRegisteredError         deleting here alone would leave the person with a server
 
 A message says what happened, what was measured, what was expected and what to do; it never holds an
@@ -111,7 +112,7 @@ class ChecksumError(WeightsError):
 
 
 class TrainingUnavailableError(UvsdkError):
-    """Training was asked for and the ``train`` extra is not installed."""
+    """Training was asked for and an extra that it needs (``train``, ``codes``) is not installed."""
 
 
 class UnknownNameError(UvsdkError):
@@ -176,6 +177,10 @@ class ServerRefusedError(FederationError):
 
 class UnapprovedConfigError(FederationError):
     """The server asks for a configuration whose digest this device has not approved."""
+
+
+class EdgeOnlyError(FederationError):
+    """Verification by the server was asked for, and the algorithm lets no template leave the device."""
 
 
 class StillRegisteredError(FederationError):

@@ -1,4 +1,4 @@
-"""The local steps of a round: one loop for every algorithm.
+"""The local steps of a round: one loop for every algorithm, on a device and in a simulation.
 
 The trunk is trained by plain SGD on random crops of the enrolment samples; what an algorithm adds (its loss, its own
 vector) comes from its ``client.py``. Needs torch.
@@ -7,25 +7,89 @@ vector) comes from its ``client.py``. Needs torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from uvsdk import backbones, modality
-from uvsdk.arrays import Array
+from uvsdk.arrays import Array, Float32, Int64
 from uvsdk.backbones import Backbone
 from uvsdk.bundle import Manifest
 from uvsdk.errors import BundleError, UpdateRejectedError
-from uvsdk.federation import algorithms, codec
+from uvsdk.federation import algorithms, codec, controls
+from uvsdk.federation.messages import TrainingConfig
 from uvsdk.federation.participation import TrainingJob, TrainingResult
-from uvsdk.federation.strategy import AnyClientAlgorithm
+from uvsdk.federation.strategy import AnyClientAlgorithm, Secret
 
-_SMALLEST_NORM = 1e-12
+_SMALLEST_NORM = 1e-8
 _EMBED_BATCH = 64
 # All layers that keep statistics of a batch: one person's batch must neither use nor change them.
 _BATCH_STATISTICS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+
+Forward = Callable[[Tensor], Tensor]
+"""A trunk: views (B, ...) -> embeddings (B, d), not normalised."""
+
+
+class Samples(Protocol):
+    """What one device trains on."""
+
+    def __len__(self) -> int:
+        """n."""
+        ...
+
+    @property
+    def classes(self) -> Int64 | None:
+        """int64 (n,), the place of each sample's class among the device's own; ``None`` for one class."""
+        ...
+
+    def views(self, batch: Sequence[int], rng: np.random.Generator, /) -> Tensor:
+        """One random training view of each sample of ``batch``, float32 (B, ...)."""
+        ...
+
+    def embed(self, forward: Forward, indices: Sequence[int] | None, /) -> Tensor:
+        """Unit embeddings (n, d) as at inference, without gradient; of all samples for ``None``."""
+        ...
+
+
+class Assignment(controls.Assignment, Protocol):
+    """What one device is handed for one round, apart from its samples: a ``TrainingJob`` is one."""
+
+    @property
+    def task(self) -> bytes:
+        """The algorithm's ``Task``, packed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSamples:
+    """Samples as their modality prepared them: each training view is a new random crop."""
+
+    features: Sequence[Array]
+    manifest: Manifest
+    classes: Int64 | None = None
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def views(self, batch: Sequence[int], rng: np.random.Generator, /) -> Tensor:
+        """See :class:`Samples`."""
+        return _crops(self, batch, rng)
+
+    def embed(self, forward: Forward, indices: Sequence[int] | None, /) -> Tensor:
+        """See :class:`Samples`: of each sample the mean over its inference views."""
+        source = modality.get(self.manifest.modality)
+        rows = []
+        with torch.no_grad():
+            for index in range(len(self)) if indices is None else indices:
+                views = source.views(self.features[index], self.manifest.preprocessing)
+                parts = torch.split(torch.from_numpy(np.array(views, np.float32)), _EMBED_BATCH)
+                rows.append(unit(torch.cat([unit(forward(part)) for part in parts]).mean(dim=0, keepdim=True)))
+        return torch.cat(rows)
 
 
 class LocalTrainer:
@@ -33,12 +97,14 @@ class LocalTrainer:
 
     Args:
         threads: threads torch may use, set before every round; 1 leaves the device responsive.
+        secret: where what must stay secret comes from; replaced in simulations and tests only.
     """
 
-    def __init__(self, threads: int = 1) -> None:
+    def __init__(self, threads: int = 1, *, secret: Secret = os.urandom) -> None:
         if threads < 1:
             raise ValueError(f"training needs at least 1 thread, got {threads}")
         self._threads = threads
+        self._secret = secret
         self._name = ""
         self._module: Backbone | None = None
 
@@ -67,22 +133,8 @@ class LocalTrainer:
             )
         half = algorithms.client(config.algorithm)
         settings = algorithms.settings(config.algorithm, config.algorithm_settings)
-        task = codec.unpack(half.task, job.task)
-        module = self._prepared(manifest)
-        backbones.unflatten(module, job.theta)
-
-        def embed() -> Tensor:
-            return _embed_samples(module, manifest, job.features)
-
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(rng.integers(1 << 62)))
-            local = half.begin(task, job.memory, embed, settings, rng)
-            last = _local_steps(module, half, local, settings, job, rng)
-            payload, memory = half.finish(local, embed)
-        delta = backbones.flatten(module) - job.theta
-        if not bool(np.isfinite(delta).all()):
-            raise UpdateRejectedError("the trained parameters are not finite; lower the learning rate")
-        return TrainingResult(delta, len(job.features), codec.pack(payload), memory, last)
+        module, samples = self._prepared(manifest), PreparedSamples(job.features, manifest, job.classes)
+        return train_once(module, half, settings, samples, job, rng, self._secret)
 
     def _prepared(self, manifest: Manifest) -> Backbone:
         if self._module is None or self._name != manifest.backbone:
@@ -103,39 +155,93 @@ def _build(name: str) -> Backbone:
     return kind.load() if any(True for _ in module.buffers()) else module
 
 
+def train_once(
+    module: nn.Module,
+    half: AnyClientAlgorithm,
+    settings: object,
+    samples: Samples,
+    job: Assignment,
+    rng: np.random.Generator,
+    secret: Secret,
+) -> TrainingResult:
+    """One device's whole part in a round; ``module`` is left as the device's trunk is at its end, in eval mode.
+
+    Raises:
+        UpdateRejectedError: the loss or the parameters stopped being numbers, or theta does not fit the module.
+        WireError: the task is not this algorithm's.
+    """
+    task = codec.unpack(half.task, job.task)
+    backbones.unflatten(module, job.theta)
+
+    def embed(indices: Sequence[int] | None = None) -> Tensor:
+        return samples.embed(module, indices)
+
+    module.eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(rng))
+        memory, variate = controls.split(job)
+        local = half.begin(task, memory, embed, settings, rng, secret)
+        last = _local_steps(module, half, local, settings, samples, job.config, rng, variate)
+        payload, memory = half.finish(local, embed, settings, rng, secret)
+    delta = backbones.flatten(module) - job.theta
+    memory = controls.joined(memory, variate, delta, job)
+    if not bool(np.isfinite(delta).all()):
+        raise UpdateRejectedError("the trained parameters are not finite; lower the learning rate")
+    return TrainingResult(delta, len(samples), codec.pack(payload), memory, last)
+
+
+def torch_seed(rng: np.random.Generator) -> int:
+    """The seed of torch's own generator (dropout): the first number a device draws in a round."""
+    return int(rng.integers(1 << 62))
+
+
 def _local_steps(
-    module: Backbone,
+    module: nn.Module,
     half: AnyClientAlgorithm,
     local: object,
     settings: object,
-    job: TrainingJob,
+    samples: Samples,
+    config: TrainingConfig,
     rng: np.random.Generator,
+    variate: Float32 | None,
 ) -> float:
-    """E steps of SGD on trunk and local tensors, with FedProx's pull to the start; the last step's loss."""
-    config = job.config
+    """E steps of SGD on trunk and local tensors, with FedProx's pull and SCAFFOLD's shift; the last step's loss."""
     trunk = list(module.parameters())
     anchors = [value.detach().clone() for value in trunk] if config.proximal else []
-    trained = [*trunk, *half.parameters(local)]
-    for value in trained:
+    own = list(half.parameters(local, settings))
+    for value in own:
+        value.requires_grad_()
+    for value in (*trunk, *own):
         value.grad = None
-    batches = _batches(len(job.features), config.batch_size, rng)
-    _to_training(module)
+    shifts = [] if variate is None else parts(variate, trunk)
+    classes = class_places(samples)
+    drawn = batches(len(samples), config.batch_size, rng)
+    to_training(module)
     last = math.nan
     for _ in range(config.local_steps):
-        views = _crops(job, next(batches), rng)
-        objective: Tensor = half.loss(_unit(module(views)), local, settings)
+        batch = next(drawn)
+        views = samples.views(batch, rng)
+        objective: Tensor = half.loss(unit(module(views)), classes[batch], local, settings)
         last = float(objective.detach())
         if not math.isfinite(last):
             raise UpdateRejectedError(f"the training loss became {last}; lower the learning rate")
-        for value, anchor in zip(trunk, anchors, strict=False):
-            objective = objective + 0.5 * config.proximal * (value - anchor).square().sum()
+        if config.proximal:
+            objective = objective + proximal_term(trunk, anchors, config.proximal)
         objective.backward()  # type: ignore[no-untyped-call]
         if config.gradient_clip:
             _clip(trunk, config.gradient_clip)
-        _descend(trained, config.learning_rate)
-        half.constrain(local)
+        _shift(trunk, shifts)
+        _descend(trunk, config.learning_rate)
+        _descend(own, config.learning_rate * half.rate(settings))
+        half.constrain(local, settings)
     module.eval()
     return last
+
+
+def proximal_term(trunk: Sequence[Tensor], anchors: Sequence[Tensor], weight: float) -> Tensor:
+    """FedProx: (mu / 2) |theta_i - theta_t|^2, a scalar."""
+    squares = [(value - anchor).square().sum() for value, anchor in zip(trunk, anchors, strict=True)]
+    return 0.5 * weight * torch.stack(squares).sum()
 
 
 @torch.no_grad()
@@ -148,8 +254,21 @@ def _clip(trunk: Sequence[Tensor], longest: float) -> None:
             gradient.mul_(longest / norm)
 
 
+def parts(vector: Float32, trunk: Sequence[Tensor]) -> list[Tensor]:
+    """``vector``, float32 (P,), cut into tensors of the trunk's shapes."""
+    cut = torch.split(torch.from_numpy(vector), [value.numel() for value in trunk])
+    return [part.view_as(value) for part, value in zip(cut, trunk, strict=True)]
+
+
 @torch.no_grad()
-def _descend(trained: list[Tensor], learning_rate: float) -> None:
+def _shift(trunk: Sequence[Tensor], shifts: Sequence[Tensor]) -> None:
+    """Add SCAFFOLD's c - c_i to the gradients."""
+    for value, shift in zip(trunk, shifts, strict=False):
+        value.grad = shift.clone() if value.grad is None else value.grad.add_(shift)
+
+
+@torch.no_grad()
+def _descend(trained: Sequence[Tensor], learning_rate: float) -> None:
     """One step of plain SGD.
 
     Not ``torch.optim.SGD``, which gives the same bits: making one imports ``torch._dynamo``, 2.3 s of processor time
@@ -161,7 +280,7 @@ def _descend(trained: list[Tensor], learning_rate: float) -> None:
             value.grad = None
 
 
-def _batches(count: int, size: int, rng: np.random.Generator) -> Iterator[list[int]]:
+def batches(count: int, size: int, rng: np.random.Generator) -> Iterator[list[int]]:
     """Indices of one batch after another: permutations of the samples end to end, so that all are used equally."""
     waiting: list[int] = []
     while True:
@@ -171,36 +290,32 @@ def _batches(count: int, size: int, rng: np.random.Generator) -> Iterator[list[i
         waiting = waiting[size:]
 
 
-def _crops(job: TrainingJob, batch: list[int], rng: np.random.Generator) -> Tensor:
-    source = modality.get(job.manifest.modality)
-    crops = [source.crop(job.features[index], job.manifest.preprocessing, rng) for index in batch]
+def class_places(samples: Samples) -> Tensor:
+    """int64 (n,): the place of each sample's class; all 0 on a device of one class."""
+    if samples.classes is None:
+        return torch.zeros(len(samples), dtype=torch.int64)
+    return torch.from_numpy(np.array(samples.classes, np.int64))
+
+
+def _crops(samples: PreparedSamples, batch: Sequence[int], rng: np.random.Generator) -> Tensor:
+    source = modality.get(samples.manifest.modality)
+    crops = [source.crop(samples.features[index], samples.manifest.preprocessing, rng) for index in batch]
     return torch.from_numpy(np.stack(crops).astype(np.float32, copy=False))
 
 
-def _embed_samples(module: Backbone, manifest: Manifest, features: tuple[Array, ...]) -> Tensor:
-    """Unit embeddings (n, d): of each sample the mean over its views, as at inference; without gradient."""
-    source = modality.get(manifest.modality)
-    was_training = module.training
-    module.eval()
-    rows = []
-    with torch.no_grad():
-        for feature in features:
-            views = torch.from_numpy(np.array(source.views(feature, manifest.preprocessing), np.float32))
-            parts = [_unit(module(part)) for part in torch.split(views, _EMBED_BATCH)]
-            rows.append(_unit(torch.cat(parts).mean(dim=0, keepdim=True)))
-    if was_training:
-        _to_training(module)
-    return torch.cat(rows)
-
-
-def _to_training(module: nn.Module) -> None:
+def to_training(module: nn.Module) -> None:
+    """Training mode, except in layers that keep statistics of a batch."""
     module.train()
     for layer in module.modules():
         if isinstance(layer, _BATCH_STATISTICS):
             layer.eval()
 
 
-def _unit(rows: Tensor) -> Tensor:
-    """z / max(|z|, 1e-12), rows (B, d) (SPEC 0)."""
+def unit(rows: Tensor) -> Tensor:
+    """z / |z|, rows (B, d); a row shorter than 1e-8 becomes 0 and passes no gradient (SPEC 6.7).
+
+    Unlike z / max(|z|, 1e-12) (SPEC 0), whose gradient of 1e12 at z = 0 would end the training: a trunk that ends in
+    a ReLU does give 0.
+    """
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    return rows / norms.clamp_min(_SMALLEST_NORM)
+    return torch.where(norms < _SMALLEST_NORM, torch.zeros_like(rows), rows / norms.clamp_min(_SMALLEST_NORM))

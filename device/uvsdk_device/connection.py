@@ -138,6 +138,11 @@ class Connection:
         headers = {"Content-Type": "application/octet-stream"}
         return self._call("PUT", path, body=body, sha256=sha256, headers=headers, limit=JSON_LIMIT)
 
+    def post(self, path: str, body: bytes, *, limit: int) -> Answer:
+        """POST bytes and read at most ``limit``. Raises as :meth:`get`."""
+        headers = {"Content-Type": "application/octet-stream"}
+        return self._call("POST", path, body=body, headers=headers, limit=limit)
+
     def delete(self, path: str) -> Answer:
         """DELETE. Raises as :meth:`get`."""
         return self._call("DELETE", path, headers={}, limit=JSON_LIMIT)

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from uvsdk.errors import UnapprovedConfigError, WireError
+from uvsdk.federation import algorithms
 from uvsdk.federation.messages import ServerStatement, TrainingConfig
 from uvsdk.privacy.statements import verify_statement
 from uvsdk_device.connection import Connection, Object
@@ -37,7 +38,8 @@ class Deployment:
         server_signing_key: signs what the server seals to devices.
         model_version: the current model.
         modality: ``voice``, ``face`` or ``handwriting``.
-        needs_mean: whether joining sends the mean of the enrolment embeddings.
+        needs: what joining sends beside the hashed id, words of :mod:`uvsdk.federation.strategy`; sorted.
+        edge_only: whether the algorithm lets no template leave the device.
     """
 
     name: str
@@ -47,7 +49,8 @@ class Deployment:
     server_signing_key: Ed25519PublicKey
     model_version: str
     modality: str
-    needs_mean: bool
+    needs: tuple[str, ...]
+    edge_only: bool
 
     @property
     def identity(self) -> str:
@@ -59,8 +62,13 @@ class Deployment:
     def from_json(cls, values: Object) -> Deployment:
         """Check and read the answer.
 
+        What joining sends is a function of the configuration; the server's word for it is held against that, so that
+        it cannot ask for more than the owner approves with the configuration's digest.
+
         Raises:
             WireError: not the answer of a uvsdk server.
+            UnapprovedConfigError: it asks for what its configuration does not need.
+            UnknownNameError, SettingsError: an algorithm, or settings of one, that are not known here.
             SealError: the key to seal to is not the one that this signing key stands behind.
         """
         config = TrainingConfig.from_json(json.dumps(values.get("config")))
@@ -69,9 +77,13 @@ class Deployment:
             raise WireError("the server's configuration is for another deployment or modality than it names")
         if config.digest() != text(values, "config_digest"):
             raise WireError("the server's configuration does not have the digest it states; is one side newer?")
-        needs_mean = values.get("needs_mean")
-        if not isinstance(needs_mean, bool):
-            raise WireError("needs_mean is neither true nor false")
+        half = algorithms.server(config.algorithm)
+        needs = tuple(sorted(half.needs(algorithms.settings(config.algorithm, config.algorithm_settings))))
+        if values.get("needs") != list(needs):
+            raise UnapprovedConfigError(
+                f"the server asks those who join for something else than its configuration needs ({', '.join(needs)}); "
+                "is one side newer?"
+            )
         public_key = key_bytes(values, "server_public_key")
         signing_key = Ed25519PublicKey.from_public_bytes(key_bytes(values, "server_signing_key"))
         statement = ServerStatement(
@@ -80,7 +92,7 @@ class Deployment:
             server_key_id=text(values, "server_key_id"),
             server_public_key=np.frombuffer(public_key, np.uint8),
             model_version=text(values, "model_version"),
-            needs_mean=needs_mean,
+            needs=needs,
         )
         verify_statement(statement, signature_bytes(values), signing_key)
         return cls(
@@ -91,7 +103,8 @@ class Deployment:
             server_signing_key=signing_key,
             model_version=statement.model_version,
             modality=config.modality,
-            needs_mean=needs_mean,
+            needs=needs,
+            edge_only=not half.verifies_on_server,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,20 +17,22 @@ from uvsdk.errors import (
     ServerRefusedError,
     ServerUnreachableError,
     SettingsError,
-    StoreError,
     TrainingUnavailableError,
     UpdateRejectedError,
 )
 from uvsdk.federation.messages import RoundHeader
 from uvsdk.federation.participation import Trainer, find_trainer
+from uvsdk.federation.strategy import TEMPLATE, Secret
 from uvsdk.storage import Store
 from uvsdk.template import Template
 from uvsdk_device.connection import Connection
 from uvsdk_device.deployment import approved_deployment
-from uvsdk_device.keystore import EncryptedStore
+from uvsdk_device.keystore import EncryptedStore, encrypted
 from uvsdk_device.membership import (
     Membership,
+    admission_of,
     admit,
+    check_server_verification,
     device_of,
     forget_here,
     is_member,
@@ -38,10 +41,12 @@ from uvsdk_device.membership import (
     resign,
     send_template,
 )
+from uvsdk_device.memory import read_memory
 from uvsdk_device.models import Models
 from uvsdk_device.queue import Backoff, QueueItem, UploadQueue
-from uvsdk_device.reembedding import embeddings, is_current, remade
-from uvsdk_device.rounds import RoundReport, check_header, enqueue, fetch_task, keep_memory, read_header, train
+from uvsdk_device.reembedding import is_current, remade
+from uvsdk_device.rounds import RoundReport, acknowledge, check_header, enqueue, read_header, train
+from uvsdk_device.tasks import fetch_task
 
 _WAIT_S = 25.0
 _PAUSE_S = 0.5
@@ -77,13 +82,15 @@ class Federation:
         approve: digest of the training configuration that this device's owner approves; ``None`` approves the
             first one the server shows, and no other after it.
         trainer: does the local steps; ``None`` looks for an installed one when it is needed.
-        server_verification: also hand the sealed template to the server, so that it can verify this user.
+        server_verification: also hand the sealed template to the server; ``EdgeOnlyError`` where none may leave.
+        person_id: links the identities of one person (voice and face, two devices), so that training does not push
+            them apart; hashed, and sent only where the algorithm can use it. Empty for no link.
         allow_plain_http: see :class:`~uvsdk_device.connection.Connection`.
         patience_s: how long an unreachable server is tried again before :meth:`participate` gives up.
         backoff: waits between tries.
         clock: seconds since 1970.
-        sleep: waits; replaced in tests.
-        rng: jitter of the waits.
+        sleep, rng: waits, and their jitter; replaced in tests.
+        secret: where the key behind a request comes from; replaced in tests only.
     """
 
     url: str = field(kw_only=False)
@@ -92,12 +99,14 @@ class Federation:
     approve: str | None = None
     trainer: Trainer | None = field(default=None, repr=False)
     server_verification: bool = False
+    person_id: str = field(default="", repr=False)
     allow_plain_http: bool = False
     patience_s: float = 600.0
     backoff: Backoff = field(default_factory=Backoff)
     clock: Callable[[], float] = field(default=time.time, repr=False)
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
     rng: np.random.Generator = field(default_factory=np.random.default_rng, repr=False)
+    secret: Secret = field(default=os.urandom, repr=False)
 
     def take_part(self, user_id: str, *, model: Bundle, store: Store) -> Participation:
         """Join, and train at once where a round is open and a trainer is installed.
@@ -109,7 +118,7 @@ class Federation:
             UnapprovedConfigError, ServerRefusedError: the server's conditions, or its refusal.
             StoreError: the store is not this device's encrypted one.
         """
-        device_store = _encrypted(store)
+        device_store = encrypted(store)
         with self._connection() as connection:
             try:
                 session = self._join(user_id, device_store, connection, model)
@@ -154,7 +163,7 @@ class Federation:
             TrainingUnavailableError: no trainer is installed.
             UnknownUserError: not enrolled, or deleted meanwhile.
         """
-        device_store = _encrypted(store)
+        device_store = encrypted(store)
         trainer = self.trainer or find_trainer()
         reports: list[RoundReport] = []
         with self._connection() as connection:
@@ -184,13 +193,13 @@ class Federation:
             ServerUnreachableError, ServerRefusedError, UnapprovedConfigError, UnknownUserError: as above.
             ThresholdError: the new model's calibration cannot support the template's false match rate.
         """
-        device_store = _encrypted(store)
+        device_store = encrypted(store)
         with self._connection() as connection:
             return self._refresh(self._join(user_id, device_store, connection, model))
 
     def newest_model(self, user_id: str, store: Store) -> Bundle:
         """The server's current bundle with its calibration, for offline verification. Raises as above."""
-        device_store = _encrypted(store)
+        device_store = encrypted(store)
         with self._connection() as connection:
             models = self._join(user_id, device_store, connection, None).models
             return models.bundle(models.current_version())
@@ -204,7 +213,7 @@ class Federation:
             ServerUnreachableError, ServerRefusedError: nothing changed here.
             UnknownUserError: not enrolled here.
         """
-        device_store = _encrypted(store)
+        device_store = encrypted(store)
         device_store.template(user_id)
         if not is_member(device_store, user_id):
             return
@@ -229,7 +238,7 @@ class Federation:
             UnknownUserError: not enrolled here.
         """
         self.withdraw(user_id, store)
-        forget_here(user_id, _encrypted(store))
+        forget_here(user_id, encrypted(store))
 
     def _delete_on_server(self, member: Membership) -> None:
         try:
@@ -248,6 +257,8 @@ class Federation:
         deployment = approved_deployment(connection, store, approve=self.approve)
         if template.modality != deployment.modality:
             raise SettingsError(f"the enrolment is by {template.modality}, the server trains {deployment.modality}")
+        if self.server_verification:
+            check_server_verification(deployment)
         member = register(store, user_id, deployment, connection, token=self.enrolment_token, pepper=self.pepper)
         models = Models(store, member.connection, model)
         for attempt in range(_ADMISSION_ATTEMPTS):
@@ -267,14 +278,12 @@ class Federation:
         return _Session(member, store, models, queue)
 
     def _admit(self, store: EncryptedStore, member: Membership, models: Models) -> Membership:
-        """Send the admission with the mean of the enrolment embeddings under the server's model, if it is wanted."""
-        version, features = member.deployment.model_version, store.features(member.user_id)
-        mean = np.empty(0, np.float32)
-        if member.deployment.needs_mean:
-            mean = np.asarray(embeddings(features, models.of_round(version)).mean(axis=0), np.float32)
-        admitted = admit(store, member, mean, samples=len(features), model_version=version)
+        """Send the admission, and the template where the server is to have it."""
+        features = store.features(member.user_id)
+        admission = admission_of(member, features, models, person_id=self.person_id, pepper=self.pepper)
+        admitted = admit(store, member, admission)
         template = store.template(member.user_id)
-        if self.server_verification and template.model_version == version:
+        if self.server_verification and template.model_version == admission.model_version:
             send_template(admitted, template)
         return admitted
 
@@ -309,17 +318,19 @@ class Federation:
             return replace(report, detail=f"its deadline was {late_s:.0f} s ago; is this device's clock right?")
         if not any(item.round_id == header.round_id for item in session.queue.items()):
             try:
-                task = fetch_task(member, header)
+                assigned = fetch_task(member, header, store, self.secret)
                 bundle = session.models.of_round(header.model_version)
+                if member.deployment.config.control_variates:
+                    control = session.models.control(header.model_version, len(bundle.theta))
+                    assigned = replace(assigned, control=control)
+                trained = train(trainer, member, header, bundle, assigned, store)
+            except UpdateRejectedError as error:
+                return replace(report, detail=str(error))
             except ServerRefusedError as error:
                 if error.status not in _ROUND_OVER and error.kind != "not-selected":
                     raise
                 return replace(report, detail=str(error))
-            try:
-                trained = train(trainer, member, header, bundle, task, store, self._training_rng(member, header))
-            except UpdateRejectedError as error:
-                return replace(report, detail=str(error))
-            enqueue(session.queue, member, header, trained.result)
+            enqueue(session.queue, member, header, trained.result, store)
             result = trained.result
             report = replace(report, samples=result.samples, loss=result.loss, train_s=trained.train_s)
         try:
@@ -338,7 +349,7 @@ class Federation:
             session.member.connection.put(item.endpoint, envelope, sha256=bytes.fromhex(item.sha256))
 
         def acknowledged(item: QueueItem) -> None:
-            keep_memory(session.store, session.member, item)
+            acknowledge(session.store, session.member, item)
 
         if session.queue.flush(send, acknowledged) is not None:
             raise ServerUnreachableError("an upload waits in the queue for the server's answer")
@@ -349,7 +360,8 @@ class Federation:
         template = store.template(user_id)
         if not is_current(template, bundle):
             old = template
-            template = store.update_template(user_id, lambda features: remade(old, features, bundle))
+            trained = read_memory(store, user_id, session.member.deployment).get(TEMPLATE)
+            template = store.update_template(user_id, lambda features: remade(old, features, bundle, trained=trained))
         if self.server_verification:
             self._hand_over(session, template)
         return template
@@ -378,26 +390,11 @@ class Federation:
                 self.sleep(max(0.1, self.backoff.delay_s(attempts, self.rng)))
                 attempts += 1
 
-    def _training_rng(self, member: Membership, header: RoundHeader) -> np.random.Generator:
-        """Reproducible where the configuration has a seed, and different for every user and round."""
-        seed = member.deployment.config.seed
-        if seed is None:
-            return np.random.default_rng()
-        return np.random.default_rng([seed, int(member.user, 16), header.round_id])
-
     def _available_trainer(self) -> Trainer | None:
         try:
             return self.trainer or find_trainer()
         except TrainingUnavailableError:
             return None
-
-
-def _encrypted(store: Store) -> EncryptedStore:
-    if not isinstance(store, EncryptedStore):
-        raise StoreError(
-            f"training keeps keys and a queue, which {type(store).__name__} has no place for; use EncryptedStore.open()"
-        )
-    return store
 
 
 __all__ = ["Federation", "RoundReport"]

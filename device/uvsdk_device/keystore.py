@@ -34,6 +34,7 @@ from uvsdk.arrays import Array
 from uvsdk.errors import StoreError, UnknownUserError
 from uvsdk.federation.codec import pack, unpack
 from uvsdk.privacy.identifiers import canonical_user_id
+from uvsdk.storage import Store
 from uvsdk.template import Template
 from uvsdk_device.records import (
     TEMPORARY_SUFFIX,
@@ -346,3 +347,12 @@ def _derive(data_key: bytes, use: str) -> bytes:
 
 def _is_ours(name: str) -> bool:
     return name in _OURS or name.endswith(TEMPORARY_SUFFIX)
+
+
+def encrypted(store: Store) -> EncryptedStore:
+    """``store``, which training needs to be an encrypted one. Raises :class:`StoreError`."""
+    if not isinstance(store, EncryptedStore):
+        raise StoreError(
+            f"training keeps keys and a queue, which {type(store).__name__} has no place for; use EncryptedStore.open()"
+        )
+    return store

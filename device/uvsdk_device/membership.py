@@ -8,22 +8,27 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from uvsdk.arrays import Float32
-from uvsdk.errors import StillRegisteredError, WireError
+from uvsdk.arrays import Array
+from uvsdk.errors import EdgeOnlyError, StillRegisteredError, WireError
 from uvsdk.federation.codec import pack
 from uvsdk.federation.messages import Admission, TemplateUpload
-from uvsdk.privacy.identifiers import hash_user_id
+from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
+from uvsdk.privacy.identifiers import canonical_embedding, canonical_instance, hash_instance, hash_person, hash_user_id
 from uvsdk.privacy.sealing import Binding, new_nonce, seal
 from uvsdk.template import Template
 from uvsdk_device.connection import Connection, Signer
 from uvsdk_device.deployment import Deployment, text
 from uvsdk_device.keystore import EncryptedStore
+from uvsdk_device.memory import forget_memory
+from uvsdk_device.models import Models
+from uvsdk_device.reembedding import embeddings
 
 _DEVICE = "device"
 
@@ -128,7 +133,8 @@ def forget_here(user_id: str, store: EncryptedStore) -> None:
 
 
 def resign(store: EncryptedStore, member: Membership) -> None:
-    """Drop the keys under which a server knew this user, once it has forgotten them."""
+    """Drop the keys under which a server knew this user, and what was kept for it, once it has forgotten them."""
+    forget_memory(store, member.user_id, member.deployment)
     store.drop(_DEVICE, name=member.deployment.identity, user=member.user_id)
 
 
@@ -183,17 +189,58 @@ def member_of(
     return Membership(user_id, user, device, deployment, connection.signed_by(signer))
 
 
-def admit(store: EncryptedStore, member: Membership, mean: Float32, *, samples: int, model_version: str) -> Membership:
-    """Send the admission, once. ``mean`` is float32 (d,), empty where the algorithm needs none."""
-    admission = Admission(member.user, model_version, samples, np.asarray(mean, np.float32))
-    _send(member, "admission", pack(admission), model_version)
+def admission_of(
+    member: Membership, features: Sequence[Array], models: Models, *, person_id: str, pepper: bytes
+) -> Admission:
+    """What this user's device says of itself: what the deployment's algorithm needs, and nothing else.
+
+    Args:
+        member: whose.
+        features: what the store kept of the enrolment.
+        models: where the server's model comes from, if a mean is needed.
+        person_id: links the identities of one person, where the algorithm can use that; empty for no link.
+        pepper: the deployment's.
+    """
+    deployment = member.deployment
+    needs, version = deployment.needs, deployment.model_version
+    mean, canonical, person = np.empty(0, np.float32), list[bytes](), ""
+    if MEAN in needs or EMBEDDED in needs:
+        rows = embeddings(features, models.of_round(version))
+        mean = np.asarray(rows.mean(axis=0), np.float32) if MEAN in needs else mean
+        canonical = [canonical_embedding(row) for row in rows] if EMBEDDED in needs else canonical
+    if INSTANCES in needs:
+        canonical = [canonical_instance(item) for item in features]
+    if PERSON in needs and person_id:
+        person = hash_person(person_id, deployment=deployment.name, pepper=pepper)
+    hashes = {hash_instance(item, deployment=deployment.name, pepper=pepper) for item in canonical}
+    instances = np.frombuffer(b"".join(sorted(hashes)), np.uint8).reshape(-1, 32)
+    return Admission(member.user, version, len(features), mean, instances, person)
+
+
+def admit(store: EncryptedStore, member: Membership, admission: Admission) -> Membership:
+    """Send the admission, once."""
+    _send(member, "admission", pack(admission), admission.model_version)
     device = replace(member.device, admitted=True)
     _keep(store, member.user_id, member.deployment, device)
     return replace(member, device=device)
 
 
+def check_server_verification(deployment: Deployment) -> None:
+    """Raise ``EdgeOnlyError`` where a template may not leave the device."""
+    if deployment.edge_only:
+        raise EdgeOnlyError(
+            f"under {deployment.config.algorithm} a template never leaves its device; verify here, and take "
+            "part without server_verification"
+        )
+
+
 def send_template(member: Membership, template: Template) -> None:
-    """Hand the template to the server, sealed, so that it can verify this user."""
+    """Hand the template to the server, sealed, so that it can verify this user.
+
+    Raises:
+        EdgeOnlyError: under the deployment's algorithm no template may leave the device.
+    """
+    check_server_verification(member.deployment)
     upload = TemplateUpload(member.user, template.model_version, template.samples, template.embedding)
     _send(member, "template", pack(upload), template.model_version)
 

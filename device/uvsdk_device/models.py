@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from uvsdk.arrays import Float32
 from uvsdk.bundle import MAXIMUM_BYTES, Bundle
 from uvsdk.errors import BundleError, WireError
 from uvsdk_device.connection import Connection
@@ -57,6 +58,19 @@ class Models:
                         self._known = candidate
                         return candidate
         return self.bundle(version)
+
+    def control(self, version: str, parameters: int) -> Float32:
+        """SCAFFOLD's c that goes with the current version, float32 (``parameters``,).
+
+        Raises:
+            ServerRefusedError: 404 where ``version`` is no longer the current one.
+            WireError: not as many finite numbers.
+        """
+        body = self._connection.get(f"/v1/models/{_checked(version)}/control", limit=4 * parameters).body
+        control = np.frombuffer(body, np.dtype("<f4")) if len(body) % 4 == 0 else np.empty(0, np.float32)
+        if control.shape != (parameters,) or not np.isfinite(control).all():
+            raise WireError(f"the server's control variate is not {parameters} finite float32 values")
+        return control
 
     def bundle(self, version: str) -> Bundle:
         """The whole bundle, with the server's calibration; from the disk where the server says it is unchanged.

@@ -9,7 +9,7 @@ import numpy as np
 from uvsdk import modality
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
-from uvsdk.enroll import personal_threshold
+from uvsdk.enroll import genuine_threshold, personal_threshold
 from uvsdk.errors import EnrolmentError, ModelMismatchError
 from uvsdk.template import Template
 
@@ -25,13 +25,19 @@ def embeddings(features: Sequence[Array], bundle: Bundle) -> Float32:
     return bundle.embeddings([reader.views(item, bundle.manifest.preprocessing) for item in features])
 
 
-def remade(old: Template, features: Sequence[Array], bundle: Bundle) -> Template:
+def remade(old: Template, features: Sequence[Array], bundle: Bundle, *, trained: Array | None = None) -> Template:
     """The template of the same samples under another model, with a threshold for the same false match rate.
+
+    It is the normalised mean of the samples' embeddings, or the vector that an algorithm trained this person towards
+    (FedUV's codeword), once the model has learnt it: 19 in 20 of the person's own samples are then accepted against it
+    where impostors are at the false match rate. Somebody who joined too late, or whose secret was lost, is verified by
+    the mean until then (SPEC 6.7).
 
     Args:
         old: gives the modality and the false match rate.
         features: what the store kept of the enrolment.
-        bundle: the newer model; without calibration the template has no threshold.
+        bundle: the newer model; without calibration the template has no threshold, and is the mean.
+        trained: float32 (d,), unit, what the algorithm left under :data:`uvsdk.federation.strategy.TEMPLATE`.
 
     Raises:
         ModelMismatchError: the bundle is for another modality.
@@ -43,15 +49,32 @@ def remade(old: Template, features: Sequence[Array], bundle: Bundle) -> Template
             f"the enrolment is by {old.modality}, the model is for {bundle.manifest.modality}; use another model"
         )
     rows = embeddings(features, bundle)
+    calibration = bundle.calibration
+    if calibration is None:
+        return Template(_mean(rows), bundle.version, old.modality, len(features))
+    limit = calibration.threshold(DEFAULT_FMR if old.threshold is None else old.threshold.fmr)
+    vector = None if trained is None else trained.astype(np.float32)
+    if vector is not None and _is_learnt(vector, rows, limit.score):
+        threshold = personal_threshold(limit, calibration, rows, template=vector)
+        return Template(vector, bundle.version, old.modality, len(features), threshold)
+    threshold = personal_threshold(limit, calibration, rows)
+    return Template(_mean(rows), bundle.version, old.modality, len(features), threshold)
+
+
+def _mean(rows: Float32) -> Float32:
     mean = rows.mean(axis=0, dtype=np.float64)
     norm = float(np.linalg.norm(mean))
     if norm < 1e-6:
         raise EnrolmentError("under this model the samples contradict each other: their mean has no direction")
-    threshold = None
-    if bundle.calibration is not None:
-        fmr = DEFAULT_FMR if old.threshold is None else old.threshold.fmr
-        threshold = personal_threshold(bundle.calibration.threshold(fmr), bundle.calibration, rows)
-    return Template((mean / norm).astype(np.float32), bundle.version, old.modality, len(features), threshold)
+    return np.asarray(mean / norm, np.float32)
+
+
+def _is_learnt(trained: Float32, rows: Float32, impostor_score: float) -> bool:
+    """Whether the person's own samples reach the impostors' threshold against ``trained``; never for another d."""
+    if trained.shape != rows.shape[1:]:
+        return False
+    scores = rows.astype(np.float64) @ trained
+    return genuine_threshold(scores) >= impostor_score
 
 
 def is_current(template: Template, bundle: Bundle) -> bool:

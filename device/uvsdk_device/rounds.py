@@ -13,25 +13,22 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-from uvsdk.arrays import Array, Float32
+from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
-from uvsdk.errors import SealError, UnapprovedConfigError, UpdateRejectedError, WireError
+from uvsdk.errors import UnapprovedConfigError, UpdateRejectedError, WireError
+from uvsdk.federation import controls, streams
 from uvsdk.federation.codec import pack, unpack
-from uvsdk.federation.messages import RoundHeader, Task, UpdateHead
+from uvsdk.federation.messages import RoundHeader, UpdateHead
 from uvsdk.federation.participation import Trainer, TrainingJob, TrainingResult
-from uvsdk.federation.strategy import Memory
-from uvsdk.privacy.sealing import CHUNK_BYTES, Envelope, seal_and_digest
+from uvsdk.privacy.sealing import CHUNK_BYTES, seal_and_digest
 from uvsdk.privacy.statements import verify_statement
 from uvsdk_device.connection import Object
 from uvsdk_device.deployment import key_bytes, signature_bytes, text
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import Membership
+from uvsdk_device.memory import MemoryRecord, keep_memory, read_memory
 from uvsdk_device.queue import QueueItem, UploadQueue
-
-TASK_LIMIT = 64 << 20
-"""Largest sealed task that is downloaded."""
-
-_MEMORY = "memory"
+from uvsdk_device.tasks import Assigned
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +53,6 @@ class RoundReport:
     loss: float = float("nan")
     train_s: float = 0.0
     detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _MemoryRecord:
-    """What the algorithm keeps on this device, and since which round."""
-
-    round_id: int
-    arrays: dict[str, Array]
 
 
 def read_header(values: Object, signing_key: Ed25519PublicKey) -> RoundHeader:
@@ -112,29 +101,6 @@ def check_header(header: RoundHeader, member: Membership) -> None:
         )
 
 
-def fetch_task(member: Membership, header: RoundHeader) -> bytes:
-    """The algorithm's task for this device, packed, proven to be the server's and for this round.
-
-    Raises:
-        SealError: not signed by the server this device knows, for another device or round, or altered.
-        WireError: not a task.
-    """
-    body = member.connection.get(f"/v1/rounds/{header.round_id}/task", limit=TASK_LIMIT).body
-    envelope = Envelope.parse(body)
-    envelope.verify(member.deployment.server_signing_key)
-    binding = envelope.binding
-    found = (binding.deployment, binding.direction, binding.message_type, binding.algorithm, binding.round_id)
-    expected = (header.deployment, "down", "task", header.algorithm, header.round_id)
-    if (*found, binding.model_version) != (*expected, header.model_version):
-        raise SealError(
-            f"the sealed message is a {binding.message_type} of round {binding.round_id}, not the task asked for"
-        )
-    task = unpack(Task, b"".join(envelope.open(member.device.sealing_key)))
-    if (task.round_id, task.algorithm) != (header.round_id, header.algorithm):
-        raise WireError("the task inside the seal is of another round than the seal")
-    return task.body.tobytes()
-
-
 @dataclass(frozen=True, slots=True)
 class Trained:
     """A result and the seconds it took."""
@@ -148,20 +114,26 @@ def train(
     member: Membership,
     header: RoundHeader,
     bundle: Bundle,
-    task: bytes,
+    assigned: Assigned,
     store: EncryptedStore,
-    rng: np.random.Generator,
 ) -> Trained:
-    """Train on this device's features. Raises ``UpdateRejectedError`` for a result that is not finite or misfits."""
+    """Train on this device's features; reproducibly where the configuration has a seed.
+
+    Raises:
+        UpdateRejectedError: a result that is not finite or misfits.
+    """
     job = TrainingJob(
         config=member.deployment.config,
         manifest=bundle.manifest,
         round_id=header.round_id,
         theta=bundle.theta,
         features=store.features(member.user_id),
-        task=task,
-        memory=read_memory(store, member),
+        task=assigned.task,
+        memory=assigned.memory,
+        control=assigned.control,
     )
+    seed = job.config.seed
+    rng = np.random.default_rng() if seed is None else streams.device_stream(seed, member.user, header.round_id)
     start = time.perf_counter()
     result = trainer.train(job, rng)
     train_s = time.perf_counter() - start
@@ -174,8 +146,18 @@ def train(
     return Trained(result, train_s)
 
 
-def enqueue(queue: UploadQueue, member: Membership, header: RoundHeader, result: TrainingResult) -> QueueItem:
-    """Seal the update to the round's server key and queue it; the algorithm's new memory travels in its note."""
+def enqueue(
+    queue: UploadQueue, member: Membership, header: RoundHeader, result: TrainingResult, store: EncryptedStore
+) -> QueueItem:
+    """Seal the update to the round's server key and queue it; the new memory travels in its note.
+
+    What the algorithm itself keeps is kept before anything leaves the device: a server that reads an update and then
+    refuses it would otherwise make the device draw another secret for the next, and learn from the difference.
+    """
+    drawn = {key: value for key, value in result.memory.items() if key != controls.KEPT}
+    former = read_memory(store, member.user_id, member.deployment)
+    drawn |= {key: former[key] for key in (controls.KEPT,) if key in former}
+    keep_memory(store, member.user_id, member.deployment, MemoryRecord(header.round_id, drawn))
     payload = np.frombuffer(result.payload, np.uint8)
     head = UpdateHead(
         header.round_id, header.algorithm, header.model_version, result.samples, len(result.delta), payload
@@ -190,32 +172,14 @@ def enqueue(queue: UploadQueue, member: Membership, header: RoundHeader, result:
     recipient = X25519PublicKey.from_public_bytes(header.server_public_key.tobytes())
     chunks: list[bytes | memoryview] = [pack(head), *_slices(result.delta)]
     envelope, sha256 = seal_and_digest(chunks, binding, recipient=recipient, signing_key=member.device.signing_key)
-    note = pack(_MemoryRecord(header.round_id, dict(result.memory)))
+    note = pack(MemoryRecord(header.round_id, dict(result.memory)))
     endpoint = f"/v1/rounds/{header.round_id}/update"
     return queue.put(endpoint, envelope, sha256=sha256, round_id=header.round_id, note=note)
 
 
-def keep_memory(store: EncryptedStore, member: Membership, item: QueueItem) -> None:
-    """Keep the memory of an update that the server has acknowledged; an older one never replaces a newer."""
-    record = unpack(_MemoryRecord, item.note)
-    with store.lock():
-        kept = _memory_record(store, member)
-        if kept is None or kept.round_id <= record.round_id:
-            store.put(_MEMORY, [item.note], name=member.deployment.identity, user=member.user_id)
-
-
-def read_memory(store: EncryptedStore, member: Membership) -> Memory:
-    """What the algorithm kept since the last acknowledged round; empty the first time."""
-    record = _memory_record(store, member)
-    return {} if record is None else record.arrays
-
-
-def _memory_record(store: EncryptedStore, member: Membership) -> _MemoryRecord | None:
-    try:
-        (data,) = store.get(_MEMORY, name=member.deployment.identity, user=member.user_id)
-    except KeyError:
-        return None
-    return unpack(_MemoryRecord, data)
+def acknowledge(store: EncryptedStore, member: Membership, item: QueueItem) -> None:
+    """Keep the memory of an update that the server has acknowledged."""
+    keep_memory(store, member.user_id, member.deployment, unpack(MemoryRecord, item.note))
 
 
 def _positive(values: Object, field: str) -> int:

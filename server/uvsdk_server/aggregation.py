@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from uvsdk.arrays import Float32, Float64
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SealError, WireError
-from uvsdk.federation import aggregation, optimisers
+from uvsdk.federation import aggregation, optimisers, streams
 from uvsdk.federation.messages import OptimiserState, TrainingConfig
 from uvsdk.federation.strategy import AnyServerAlgorithm, Contribution
 from uvsdk.privacy.sealing import Digests, Envelope
@@ -35,7 +35,9 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All that a round's result depends on. ``uploads`` are in the order in which they are summed."""
+    """All that a round's result depends on. ``uploads`` are in the order in which they are summed, ``seed`` is the
+    round's, and ``share`` the part of the weight of all devices that took part.
+    """
 
     config: TrainingConfig
     algorithm: AnyServerAlgorithm
@@ -45,7 +47,8 @@ class Job:
     bundle: Bundle
     state: object
     optimiser: OptimiserState
-    seed: tuple[int, ...]
+    seed: int
+    share: float
     halfway: Callable[[], None]
 
 
@@ -67,9 +70,9 @@ def aggregate(job: Job) -> Result:
     """
     weights = aggregation.sample_weights([upload.contribution.samples for upload in job.uploads], job.config)
     delta = _mean(job, weights)
-    theta, optimiser = optimisers.step(job.bundle.theta, delta, job.optimiser, job.config)
+    theta, optimiser = optimisers.step(job.bundle.theta, delta, job.optimiser, job.config, share=job.share)
     contributions = tuple(upload.contribution for upload in job.uploads)
-    state = job.algorithm.step(job.state, contributions, job.settings, np.random.default_rng(job.seed))
+    state = job.algorithm.step(job.state, contributions, job.settings, streams.server_stream(job.seed, streams.STEP))
     return Result(job.bundle.with_theta(theta), state, optimiser)
 
 

@@ -97,6 +97,9 @@ def _configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (8080), 0 for any")
     parser.add_argument("--start-after", type=int, metavar="N", help="users admitted before the first round (3)")
+    parser.add_argument(
+        "--allow", action="append", metavar="ALGORITHM", help="accept this algorithm's restricted settings"
+    )
     parser.epilog = "Every other setting is an environment variable UVSDK_SERVER_*, see uvsdk_server.Settings."
 
 
@@ -108,6 +111,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         host=arguments.host,
         port=arguments.port,
         start_after_users=arguments.start_after,
+        allow_restricted=None if arguments.allow is None else tuple(arguments.allow),
     )
     server = Server(create_app(settings), host=settings.host, port=settings.port)
     server.run()

@@ -19,6 +19,7 @@ from uvsdk.errors import SettingsError, StoreError, WireError
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.modality import Limits
 from uvsdk.scoring import Calibration
+from uvsdk_server.driver import Driver
 from uvsdk_server.keys import KeyRing
 from uvsdk_server.limits import Allowance
 from uvsdk_server.models import Models
@@ -30,7 +31,7 @@ from uvsdk_server.settings import Settings
 from uvsdk_server.store import ledger, schema
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
-from uvsdk_server.training import Training
+from uvsdk_server.training import Training, check_restricted
 from uvsdk_server.uploads import Uploads
 from uvsdk_server.verification import Verifier
 
@@ -47,12 +48,13 @@ class Deployment:
     training: Training
     people: People
     rounds: Rounds
+    driver: Driver
     uploads: Uploads
     verifier: Verifier
     registrations: Allowance
     metrics: Metrics
     log: Log
-    _driver: asyncio.Task[None] | None = None
+    _driving: asyncio.Task[None] | None = None
     _lock: int = -1
 
     @classmethod
@@ -74,8 +76,8 @@ class Deployment:
             os.close(lock)
             raise
         self._lock = lock
-        self._driver = asyncio.create_task(self.rounds.run(), name="rounds")
-        self._driver.add_done_callback(self._report_end)
+        self._driving = asyncio.create_task(self.driver.run(), name="rounds")
+        self._driving.add_done_callback(self._report_end)
         return self
 
     @classmethod
@@ -109,9 +111,7 @@ class Deployment:
             dimension=current.manifest.dimension,
             devices_per_user=settings.devices_per_user,
         )
-        rounds = Rounds(
-            database, blobs, keys, models, training, settings=settings, watcher=watcher, metrics=metrics, log=log
-        )
+        rounds = Rounds(database, blobs, keys, training, watcher=watcher)
         return cls(
             settings=settings,
             database=database,
@@ -121,6 +121,7 @@ class Deployment:
             training=training,
             people=people,
             rounds=rounds,
+            driver=Driver(rounds, models, settings=settings, metrics=metrics, log=log),
             uploads=Uploads(
                 rounds,
                 blobs,
@@ -143,22 +144,22 @@ class Deployment:
 
     async def close(self) -> None:
         """Stop moving rounds on and let go of everything; what was accepted is durable already."""
-        if self._driver is not None:
-            self._driver.cancel()
-            await asyncio.gather(self._driver, return_exceptions=True)
+        if self._driving is not None:
+            self._driving.cancel()
+            await asyncio.gather(self._driving, return_exceptions=True)
         self.verifier.close()
         await self.database.close()
         os.close(self._lock)
 
-    def _report_end(self, driver: asyncio.Task[None]) -> None:
+    def _report_end(self, driving: asyncio.Task[None]) -> None:
         """Log what ended the task that moves rounds on; ``GET /readyz`` fails from then on."""
-        if not driver.cancelled():
-            self.log.critical("rounds stopped", exc_info=driver.exception())
+        if not driving.cancelled():
+            self.log.critical("rounds stopped", exc_info=driving.exception())
 
     @property
     def driving(self) -> bool:
         """Whether rounds are being moved on."""
-        return self._driver is not None and not self._driver.done()
+        return self._driving is not None and not self._driving.done()
 
 
 def open_database(settings: Settings) -> Database:
@@ -203,6 +204,7 @@ async def _first_start(settings: Settings, database: Database, blobs: Blobs, key
     if settings.model is None or settings.training is None:
         raise SettingsError("the first start needs a model bundle and a training configuration (--model, --training)")
     config, bundle = read_training(settings.training), Bundle.open(settings.model)
+    check_restricted(config, settings.allow_restricted)
     found = (bundle.manifest.modality, bundle.manifest.backbone)
     if found != (config.modality, config.backbone):
         raise SettingsError(f"the model is {found}, the configuration says {(config.modality, config.backbone)}")
@@ -254,6 +256,7 @@ async def _settle_config(settings: Settings, database: Database, log: Log) -> Tr
     for name in ("deployment", "modality", "backbone", "algorithm"):
         if getattr(config, name) != getattr(stored, name):
             raise SettingsError(f"{name} cannot change once data exist; start another server with an empty folder")
+    check_restricted(config, settings.allow_restricted)
     async with database.write() as connection:
         await ledger.keep_state(connection, row.algorithm_blob, config=config.to_json())
         if newest is not None and newest.state not in ("committed", "aborted"):

@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from sqlalchemy import func, insert, select, update
 
 from uvsdk.arrays import Float32
-from uvsdk.errors import UpdateRejectedError
 from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.guards import check_samples, check_unit_vector
 from uvsdk.federation.messages import Admission, TemplateUpload
@@ -86,14 +85,14 @@ class People:
             )
         return True
 
-    async def admit(self, admission: Admission, *, needs_mean: bool) -> None:
-        """Keep an admission that the algorithm takes until the next round. Raises ``UpdateRejectedError``."""
-        if not needs_mean and admission.mean.size:
-            raise UpdateRejectedError("this deployment asks for no mean embedding; send an empty one")
+    async def admit(self, admission: Admission) -> None:
+        """Keep an admission that the algorithm takes until the next round."""
         sealed = self._at_rest.seal(pack(admission), f"admission/{admission.user}")
         async with self._database.write() as connection:
             await connection.execute(
-                update(users).where(users.c.user == admission.user).values(admission_sealed=sealed, admitted=True)
+                update(users)
+                .where(users.c.user == admission.user)
+                .values(admission_sealed=sealed, admitted=True, samples=admission.samples)
             )
 
     async def keep_template(self, template: TemplateUpload, user: str) -> None:

@@ -1,290 +1,86 @@
-"""Rounds as a durable state machine (SPEC 1.5).
+"""What is asked of the rounds from outside: by devices that take part, and by users who leave.
 
-::
-
-    open -> selected -> collecting -> aggregating -> committed
-                            |              |
-                            +--------------+-------> aborted
-
-Every arrow is one database transaction. One task, :meth:`Rounds.run`, draws them all; a server that is killed
-anywhere goes on from the state it finds. A commit flips the model version, the algorithm's state and the
-optimiser's state at once, and all randomness comes from the deployment's seed and the round's number, so the model
-that follows is the one an undisturbed server would have made of the same uploads.
+:mod:`uvsdk_server.driver` moves rounds on; what both touch lies here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
+import hashlib
 
-import numpy as np
-from sqlalchemy.ext.asyncio import AsyncConnection
-
-from uvsdk.errors import SealError, UpdateRejectedError, UvsdkError
-from uvsdk.federation.codec import unpack
-from uvsdk.federation.guards import AcceptedNorms
-from uvsdk.federation.messages import Admission, UpdateHead
-from uvsdk.federation.strategy import Contribution
-from uvsdk_server import aggregation, observer
-from uvsdk_server.board import Board, Notice
+from uvsdk_server.board import Board
 from uvsdk_server.keys import KeyRing
-from uvsdk_server.models import Models
-from uvsdk_server.monitoring import Log, Metrics, where
 from uvsdk_server.observer import Observer
 from uvsdk_server.problems import Problem
-from uvsdk_server.settings import Settings
 from uvsdk_server.store import ledger
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.drafts import Drafts
 from uvsdk_server.training import Training
 
-_COHORT, _ADMIT, _STEP = 1, 2, 3  # what a stream of random numbers is for
-_RETRY_S = 5.0
-_AFTER_ABORT_S, _AFTER_ABORTS_S = 1.0, 60.0
-
 
 class Rounds:
-    """The newest round and the state it acts on. Handlers ask it; only :meth:`run` moves a round on.
+    """The newest round and the state it acts on, for handlers.
 
     Attributes:
-        stalled: class of the error that keeps :meth:`run` from moving on, empty while nothing does.
+        board: what those who wait for a round are told.
+        drafts: blobs that a transaction is about to name; written under ``state_lock``.
+        state_lock: held while the algorithm's state changes: by selection, by aggregation, and by a user who leaves.
+        woken: set when something happened that may move a round on.
     """
 
     def __init__(
-        self,
-        database: Database,
-        blobs: Blobs,
-        keys: KeyRing,
-        models: Models,
-        training: Training,
-        *,
-        settings: Settings,
-        watcher: Observer,
-        metrics: Metrics,
-        log: Log,
+        self, database: Database, blobs: Blobs, keys: KeyRing, training: Training, *, watcher: Observer
     ) -> None:
         self.database = database
+        self.blobs = blobs
         self.keys = keys
         self.training = training
         self.observer = watcher
         self.board = Board()
-        self.stalled = ""
-        self._blobs = blobs
-        self._drafts = Drafts(database, blobs)
-        self._models = models
-        self._settings = settings
-        self._metrics = metrics
-        self._log = log
-        # Held while the algorithm's state changes: by selection, by aggregation, and by a user who leaves.
-        self._state_lock = asyncio.Lock()
-        self._woken = asyncio.Event()
+        self.drafts = Drafts(database, blobs)
+        self.state_lock = asyncio.Lock()
+        self.woken = asyncio.Event()
         self._excused: dict[int, frozenset[str]] = {}
 
     def wake(self) -> None:
         """Something happened that may move a round on."""
-        self._woken.set()
+        self.woken.set()
 
-    async def run(self) -> None:
-        """Move rounds on for ever; cancelled at shutdown."""
-        cleaned = False
-        while True:
-            self._woken.clear()
-            try:
-                if not cleaned:
-                    await self._clean()
-                    self._metrics.class_cosine.set(self.training.mean_offdiagonal_cosine())
-                    cleaned = True
-                if self._drafts.pending:
-                    async with self._state_lock:
-                        await self._drafts.discard()
-                wait_s = await self._advance()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the rounds that follow must not end with it
-                self.stalled = type(error).__name__
-                self._log.error("round stalled", error=self.stalled, where=where(error), retry_s=_RETRY_S)
-                await asyncio.sleep(_RETRY_S)  # deaf to wake(), so that requests cannot make it spin
-                continue
-            self.stalled = ""
-            if wait_s == 0:
-                continue
-            try:
-                await asyncio.wait_for(self._woken.wait(), wait_s)
-            except TimeoutError:
-                continue
+    def excused(self, round_id: int) -> frozenset[str]:
+        """Devices that round does not wait for."""
+        return self._excused.get(round_id, frozenset())
 
-    async def _advance(self) -> float | None:
-        """Draw one arrow. Gives seconds until the next look, ``None`` to wait for :meth:`wake`."""
+    async def admits(self, device_id: str, round_id: int) -> tuple[ledger.AnyRow, ledger.Receipt | None]:
+        """The round a device may upload to, and its receipt where it has. Raises :class:`Problem` 403, 409, 410."""
         async with self.database.read() as connection:
-            row = await ledger.newest_round(connection)
-        if row is None or row.state in ("committed", "aborted"):
-            return await self._open(row)
-        if row.state == "open":
-            await self._select(row)
-        elif row.state == "selected":
-            await self._collect(row)
-        elif row.state == "collecting":
-            return await self._close(row)
-        else:
-            await self._aggregate(row)
-        return 0.0
+            row = await ledger.round_row(connection, round_id)
+            if row is None:
+                raise Problem(409, "wrong-round", "there is no such round; ask for the current one")
+            former = await ledger.receipt(connection, round_id, device_id)
+            if former is None:
+                check_collecting(row)
+                if device_id not in await ledger.cohort_of(connection, round_id):
+                    raise Problem(403, "not-selected", "this device is not in the cohort of that round")
+        return row, former
 
-    async def _open(self, last: ledger.AnyRow | None) -> float | None:
-        config = self.training.config
-        async with self.database.read() as connection:
-            deployment = await ledger.deployment_row(connection)
-            admitted = await ledger.admitted_users(connection)
-            eligible = len(await ledger.eligible_devices(connection))
-            aborts = await ledger.aborts_in_a_row(connection)
-        assert deployment is not None
-        finished = deployment.committed_rounds >= config.rounds
-        await self.board.post(Notice(finished=finished))
-        size = min(eligible, config.cohort_size or eligible)
-        early = not deployment.started and admitted < self._settings.start_after_users
-        if finished or early or size < config.quorum(size):
-            return None
-        now = time.time()
-        if last is not None:
-            pause_s = max(self._settings.round_pause_s, _after_aborts_s(aborts))
-            if last.closed + pause_s > now:
-                return float(last.closed + pause_s - now)
-        await self._rotate_key(now)
-        round_id = 1 if last is None else last.round_id + 1
-        async with self.database.write() as connection:
-            await ledger.insert_round(
-                connection,
-                round_id=round_id,
-                state="open",
-                model_version=self._models.current.version,
-                config_digest=config.digest(),
-                server_key_id=self.keys.current_id,
-                seed=self.training.round_seed(round_id),
-                cohort=0,
-                quorum=0,
-                opened=now,
-                accepted=0,
-            )
-        self._metrics.current_round.set(round_id)
-        return 0.0
+    async def settle_request(self, device_id: str, round_id: int, request: bytes) -> None:
+        """Hold a device to the first thing it asks for in a round, so that it cannot ask for one after another.
 
-    async def _select(self, row: ledger.AnyRow) -> None:
-        """Take admissions into the algorithm's state and fix the cohort, in one transaction."""
-        config, seed = self.training.config, int(row.seed)
-        async with self._state_lock:
-            async with self.database.read() as connection:
-                deployment = await ledger.deployment_row(connection)
-                pending = await ledger.pending_admissions(connection)
-            assert deployment is not None
-            try:
-                admissions = [self._admission(item) for item in pending]
-                state, refused = await asyncio.to_thread(
-                    self.training.admit, admissions, np.random.default_rng((seed, _ADMIT)), start=not deployment.started
-                )
-            except Exception as error:  # noqa: BLE001 - an algorithm is a plug-in
-                await self._give_up(row, error)
-                return
-            blob = await asyncio.to_thread(self._drafts.write, self.training.seal_state(state))
-            async with self.database.write() as connection:
-                for item in pending:
-                    await ledger.settle_admission(connection, item, accepted=item.user not in refused)
-                await ledger.keep_state(connection, blob, started=True)
-                members = _draw(
-                    await ledger.eligible_devices(connection, settled=True),
-                    config.cohort_size,
-                    np.random.default_rng((seed, _COHORT)),
-                )
-                quorum = config.quorum(len(members))
-                if len(members) < quorum:
-                    await self._abort(connection, row, f"{len(members)} devices to choose from, need {quorum}")
-                else:
-                    await ledger.insert_cohort(connection, row.round_id, members)
-                    await ledger.change_round(connection, row.round_id, "selected", cohort=len(members), quorum=quorum)
-            self._drafts.settle()
-            self.training.state = state
-            self._blobs.remove(deployment.algorithm_blob)
-
-    async def _collect(self, row: ledger.AnyRow) -> None:
-        deadline = time.time() + self.training.config.deadline_s
-        async with self.database.write() as connection:
-            await ledger.change_round(connection, row.round_id, "collecting", deadline=deadline)
-        self._log.info("round collecting", round_id=row.round_id, cohort=row.cohort, quorum=row.quorum)
-
-    async def _close(self, row: ledger.AnyRow) -> float:
-        """End collection where the cohort is complete or the time is up."""
-        # Read anew at each look: an upload may be recorded between a look and the notice that follows from it.
-        async with self.database.read() as connection:
-            outstanding = await ledger.outstanding(connection, row.round_id)
-        outstanding -= self._excused.get(row.round_id, frozenset())
-        await self.board.post(Notice(self.training.header(row, self.keys), outstanding))
-        remaining_s = float(row.deadline - time.time())
-        if outstanding and remaining_s > 0:
-            return remaining_s
-        async with self.database.write() as connection:
-            accepted = len(await ledger.receipts_of(connection, row.round_id))
-            if accepted >= row.quorum:
-                await ledger.change_round(connection, row.round_id, "aggregating", accepted=accepted)
-            else:
-                reason = f"{accepted} updates before the deadline, need {row.quorum}"
-                await self._abort(connection, row, reason, accepted=accepted)
-        await self.board.post(Notice())
-        if accepted < row.quorum:
-            await self._clean()
-        return 0.0
-
-    async def _aggregate(self, row: ledger.AnyRow) -> None:
-        start = time.perf_counter()
-        async with self._state_lock:
-            await self.observer.reached(observer.AGGREGATION_STARTED)
-            async with self.database.read() as connection:
-                receipts = await ledger.receipts_of(connection, row.round_id)
-                deployment = await ledger.deployment_row(connection)
-            assert deployment is not None
-            try:
-                result = await asyncio.to_thread(aggregation.aggregate, self._job(row, receipts))
-            except OSError:
-                raise  # the disk's trouble passes, and the uploads lie there still
-            except Exception as error:  # noqa: BLE001 - an algorithm is a plug-in
-                await self._give_up(row, error, accepted=len(receipts))
-            else:
-                await self._commit(row, result, len(receipts))
-                self._drafts.settle()
-                self._blobs.remove(deployment.algorithm_blob, deployment.optimiser_blob)
-                self._metrics.aggregation_seconds.observe(time.perf_counter() - start)
-        await self._clean()
-
-    async def _commit(self, row: ledger.AnyRow, result: aggregation.Result, accepted: int) -> None:
-        outcome = await asyncio.to_thread(self._store, result)
-        await self.observer.reached(observer.RESULT_STORED)
-        async with self.database.write() as connection:
-            await ledger.commit_round(connection, row.round_id, outcome, accepted, time.time())
-        await self.observer.reached(observer.ROUND_COMMITTED)
-        self.training.state, self.training.optimiser = result.state, result.optimiser
-        self._models.adopt(result.bundle, row.round_id)
-        self._metrics.rounds.labels("committed").inc()
-        self._metrics.class_cosine.set(self.training.mean_offdiagonal_cosine())
-        self._log.info("round committed", round_id=row.round_id, accepted=accepted, model=outcome.model_version[:12])
-
-    async def _give_up(self, row: ledger.AnyRow, error: Exception, *, accepted: int = 0) -> None:
-        """Abort a round over an error that trying again would meet again."""
-        reason = str(error)
-        if not isinstance(error, UvsdkError):
-            # Only the class: what a stranger's code puts into a message may be anybody's data.
-            reason = f"{type(error).__name__} in the algorithm {self.training.config.algorithm}; the log says where"
-            self._log.error("round failed", round_id=row.round_id, error=type(error).__name__, where=where(error))
-        async with self.database.write() as connection:
-            await self._abort(connection, row, reason, accepted=accepted)
-
-    async def _abort(self, connection: AsyncConnection, row: ledger.AnyRow, reason: str, *, accepted: int = 0) -> None:
-        """Close a round without a result: model, algorithm state and optimiser stay as they were.
-
-        The norms to judge updates by are forgotten. Where the whole cohort's updates have grown tenfold, as a recurrent
-        trunk's can within a round, a scale that only accepted updates may move would refuse everyone for ever.
+        Raises :class:`Problem` 409 for another request than the first, 403 where the device has left the cohort.
         """
-        values = {"closed": time.time(), "reason": reason[:1000], "accepted": accepted}
-        await ledger.change_round(connection, row.round_id, "aborted", **values)
-        self.training.norms = AcceptedNorms()
-        self._metrics.rounds.labels("aborted").inc()
-        self._log.warning("round aborted", round_id=row.round_id, reason=reason)
+        purpose = f"request/{round_id}/{device_id}"
+        digest = hashlib.sha256(request).digest()
+        async with self.database.write() as connection:
+            row = await ledger.cohort_row(connection, round_id, device_id)
+            if row is None:
+                raise Problem(403, "not-selected", "this device is not in the cohort of that round")
+            if row.request_sealed is None:
+                # Sealed, for the digest of what may be a choice among few would tell the choice.
+                sealed = self.keys.at_rest.seal(digest, purpose)
+                await ledger.keep_request(connection, round_id, device_id, sealed)
+            elif self.keys.at_rest.open(row.request_sealed, purpose) != digest:
+                raise Problem(409, "already-requested", "this device asked for something else in this round")
 
     async def record(self, new: ledger.Receipt) -> ledger.Receipt | None:
         """Accept an update; gives the one that was accepted before, where there is one. Raises :class:`Problem`."""
@@ -311,121 +107,31 @@ class Rounds:
         self._excused = {round_id: self._excused.get(round_id, frozenset()) | {device_id}}
         self.wake()
 
-    async def admits(self, device_id: str, round_id: int) -> tuple[ledger.AnyRow, ledger.Receipt | None]:
-        """The round a device may upload to, and its receipt where it has. Raises :class:`Problem` 403, 409, 410."""
-        async with self.database.read() as connection:
-            row = await ledger.round_row(connection, round_id)
-            if row is None:
-                raise Problem(409, "wrong-round", "there is no such round; ask for the current one")
-            former = await ledger.receipt(connection, round_id, device_id)
-            if former is None:
-                check_collecting(row)
-                if device_id not in await ledger.cohort_of(connection, round_id):
-                    raise Problem(403, "not-selected", "this device is not in the cohort of that round")
-        return row, former
-
     async def remove_user(self, user: str) -> None:
         """Delete everything of ``user`` but what the model has learned: row, uploads, template, admission, devices.
 
         Waits for an aggregation that is under way. Doing it again changes nothing.
         """
         try:
-            async with self._state_lock:
+            async with self.state_lock:
                 state = await asyncio.to_thread(self.training.without, user)
-                blob = await asyncio.to_thread(self._drafts.write, self.training.seal_state(state))
+                blob = await asyncio.to_thread(self.drafts.write, self.training.seal_state(state))
                 async with self.database.write() as connection:
                     deployment = await ledger.deployment_row(connection)
                     assert deployment is not None
                     gone = await ledger.device_ids(connection, user)
                     uploads = await ledger.forget_user(connection, user)
                     await ledger.keep_state(connection, blob)
-                self._drafts.settle()
+                self.drafts.settle()
                 self.training.state = state
-                self._blobs.remove(deployment.algorithm_blob, *uploads)
+                self.blobs.remove(deployment.algorithm_blob, *uploads)
             await self.database.purge()
             self.board.strike(gone)
         finally:
             self.wake()  # after a failure too: its draft is to be discarded
-
-    def _job(self, row: ledger.AnyRow, receipts: Sequence[ledger.Receipt]) -> aggregation.Job:
-        private_key = self.keys.hpke(row.server_key_id)
-        if private_key is None or len(receipts) < row.quorum:
-            raise UpdateRejectedError(f"{len(receipts)} updates that can be opened, need {row.quorum}")
-        loop = asyncio.get_running_loop()
-
-        def halfway() -> None:
-            asyncio.run_coroutine_threadsafe(self.observer.reached(observer.AGGREGATION_HALFWAY), loop).result()
-
-        training = self.training
-        return aggregation.Job(
-            config=training.config,
-            algorithm=training.algorithm,
-            settings=training.settings,
-            private_key=private_key,
-            uploads=tuple(self._upload(receipt) for receipt in receipts),
-            bundle=self._models.current,
-            state=training.state,
-            optimiser=training.optimiser,
-            seed=(int(row.seed), _STEP),
-            halfway=halfway,
-        )
-
-    def _upload(self, receipt: ledger.Receipt) -> aggregation.Upload:
-        if receipt.head_sealed is None or receipt.blob is None:
-            raise SealError("the content of an accepted update is gone from the database")
-        head = unpack(
-            UpdateHead, self.keys.at_rest.open(receipt.head_sealed, f"head/{receipt.round_id}/{receipt.device_id}")
-        )
-        payload = unpack(self.training.algorithm.payload, head.payload.tobytes())
-        return aggregation.Upload(self._blobs.path(receipt.blob), Contribution(receipt.user, receipt.samples, payload))
-
-    def _admission(self, row: ledger.AnyRow) -> Admission:
-        return unpack(Admission, self.keys.at_rest.open(row.admission_sealed, f"admission/{row.user}"))
-
-    def _store(self, result: aggregation.Result) -> ledger.Outcome:
-        return ledger.Outcome(
-            model_version=result.bundle.version,
-            theta_blob=self._drafts.write_array(result.bundle.theta),
-            algorithm_blob=self._drafts.write(self.training.seal_state(result.state)),
-            optimiser_blob=self._drafts.write(self.training.seal_optimiser(result.optimiser)),
-        )
-
-    async def _rotate_key(self, now: float) -> None:
-        async with self.database.read() as connection:
-            used = await ledger.rounds_with_key(connection, self.keys.current_id)
-            needed = await ledger.open_key_ids(connection)
-        if now - self.keys.created > self._settings.key_lifetime_s or used >= self._settings.key_rounds:
-            await self.keys.rotate(self.database, now)
-        await self.keys.retire(self.database, needed, now)
-
-    async def _clean(self) -> None:
-        """Forget what closed rounds leave; at start-up, also what a crash kept from being forgotten."""
-        async with self.database.write() as connection:
-            blobs = await ledger.strip_uploads(connection)
-            newest = await ledger.newest_round(connection)
-            if newest is not None:
-                await ledger.forget_receipts(connection, newest.round_id - self._settings.keep_rounds)
-        self._blobs.remove(*blobs)
-        await self._models.forget(self._settings.keep_models)
 
 
 def check_collecting(row: ledger.AnyRow) -> None:
     """Raise :class:`Problem` 410 unless that round takes updates."""
     if row.state != "collecting":
         raise Problem(410, "round-closed", f"round {row.round_id} is {row.state}; ask for the current one")
-
-
-def _after_aborts_s(aborts: int) -> float:
-    """The pause after so many aborted rounds in a row: 1 s, doubling up to a minute, for each costs every device.
-
-    >>> [_after_aborts_s(aborts) for aborts in (0, 1, 2, 3, 99)]
-    [0.0, 1.0, 2.0, 4.0, 60.0]
-    """
-    return min(_AFTER_ABORTS_S, _AFTER_ABORT_S * 2.0 ** min(aborts - 1, 30)) if aborts else 0.0
-
-
-def _draw(devices: Sequence[ledger.AnyRow], size: int, rng: np.random.Generator) -> Sequence[ledger.AnyRow]:
-    if not size or size >= len(devices):
-        return devices
-    chosen = sorted(rng.choice(len(devices), size, replace=False).tolist())
-    return [devices[index] for index in chosen]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
 class Settings(BaseSettings):
@@ -35,6 +36,8 @@ class Settings(BaseSettings):
         pixels_limit: largest image of ``POST /v1/verify``.
         seconds_limit: longest recording of ``POST /v1/verify``.
         metrics_public: whether ``GET /metrics`` needs no operator token.
+        allow_restricted: algorithms whose restricted settings the operator accepts; ``uvsdk serve --allow NAME``. In
+            the environment, names with commas between them.
         log_level: least severe level that is logged: ``debug``, ``info``, ``warning`` or ``error``.
     """
 
@@ -63,4 +66,10 @@ class Settings(BaseSettings):
     pixels_limit: int = Field(default=25_000_000, ge=1)
     seconds_limit: float = Field(default=60.0, gt=0)
     metrics_public: bool = False
+    allow_restricted: Annotated[tuple[str, ...], NoDecode] = ()
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+
+    @field_validator("allow_restricted", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import algorithms, optimisers
+from uvsdk.errors import SettingsError, UnknownNameError, UpdateRejectedError
+from uvsdk.federation import algorithms, optimisers, streams
 from uvsdk.federation.classes import mean_offdiagonal_cosine
 from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.guards import AcceptedNorms
-from uvsdk.federation.messages import Admission, OptimiserState, RoundHeader, Task, TrainingConfig
+from uvsdk.federation.messages import (
+    Admission,
+    Invitation,
+    OptimiserState,
+    RoundHeader,
+    Scalar,
+    Task,
+    TrainingConfig,
+)
+from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
 from uvsdk.privacy.sealing import Binding, new_nonce, seal
 from uvsdk_server.envelopes import Expected
 from uvsdk_server.keys import AtRest, KeyRing
 from uvsdk_server.people import Device
+from uvsdk_server.problems import Problem
 from uvsdk_server.store.ledger import AnyRow
 
 SERVER_SENDER = "server"
 """The server's name for itself in the tasks it seals."""
 
 _STATE, _OPTIMISER = "algorithm-state", "optimiser-state"
+_HASH_BYTES = 32
 
 
 class Training:
@@ -32,6 +45,7 @@ class Training:
         """A state before anyone has joined; ``dimension`` is d and ``parameters`` is P."""
         self.config = config
         self.algorithm = algorithms.server(config.algorithm)
+        self.request = algorithms.request(config.algorithm)
         self.settings = algorithms.settings(config.algorithm, config.algorithm_settings)
         self.parameters = parameters
         self.state: Any = self.algorithm.empty(dimension, self.settings)
@@ -41,18 +55,19 @@ class Training:
         self._at_rest = at_rest
 
     @property
-    def needs_mean(self) -> bool:
-        """Whether an admission holds the mean of the enrolment embeddings."""
-        return self.algorithm.needs_mean(self.settings)
+    def needs(self) -> tuple[str, ...]:
+        """What an admission holds, sorted words of :mod:`uvsdk.federation.strategy`; it may hold nothing else."""
+        return tuple(sorted(self.algorithm.needs(self.settings)))
 
     def restore(self, state: bytes, optimiser: bytes, norms: AcceptedNorms) -> None:
         """Take up what :meth:`seal_state` and :meth:`seal_optimiser` wrote."""
         self.state = unpack(self.algorithm.state, self._at_rest.open(state, _STATE))
         restored = unpack(OptimiserState, self._at_rest.open(optimiser, _OPTIMISER))
         fresh = self.optimiser
-        # A configuration with another optimiser starts its moments anew.
+        # A configuration with another optimiser starts its moments anew, one that turns control variates on starts c.
         if (restored.first.shape, restored.second.shape) == (fresh.first.shape, fresh.second.shape):
-            self.optimiser = restored
+            kept = restored.control.shape == fresh.control.shape
+            self.optimiser = restored if kept else replace(restored, control=fresh.control)
         self.norms = norms
 
     def seal_state(self, state: object) -> bytes:
@@ -66,8 +81,7 @@ class Training:
 
     def round_seed(self, round_id: int) -> str:
         """The seed of one round, decimal: a function of the deployment's seed and the round's number."""
-        words = np.random.SeedSequence((self._seed, round_id)).generate_state(4)
-        return str(int.from_bytes(words.tobytes(), "little"))
+        return str(streams.round_seed(self._seed, round_id))
 
     def admit(
         self, admissions: Sequence[Admission], rng: np.random.Generator, *, start: bool
@@ -84,7 +98,26 @@ class Training:
         return state, frozenset(refused)
 
     def check_admission(self, admission: Admission) -> None:
-        """Raise ``UpdateRejectedError`` unless the algorithm takes that admission; the state stays as it is."""
+        """Raise ``UpdateRejectedError`` unless the algorithm takes that admission; the state stays as it is.
+
+        What was not asked for is refused rather than dropped, so that a device which sends too much hears of it.
+        """
+        needs = self.needs
+        unasked = [
+            name
+            for name, sent, wanted in (
+                ("mean", admission.mean.size > 0, MEAN in needs),
+                ("instances", admission.instances.size > 0, INSTANCES in needs or EMBEDDED in needs),
+                ("person", bool(admission.person), PERSON in needs),
+            )
+            if sent and not wanted
+        ]
+        if unasked:
+            raise UpdateRejectedError(f"this deployment asks for no {' or '.join(unasked)}; send none")
+        if admission.instances.ndim != 2 or admission.instances.shape[1] != _HASH_BYTES:
+            raise UpdateRejectedError(
+                f"instances have shape {admission.instances.shape}, expected rows of {_HASH_BYTES} bytes"
+            )
         self.algorithm.admit(self.state, admission, self.settings, np.random.default_rng(0))
 
     def without(self, user: str) -> object:
@@ -113,14 +146,79 @@ class Training:
             cohort=row.cohort,
         )
 
-    def task(self, device: Device, header: RoundHeader, keys: KeyRing) -> bytes:
-        """The algorithm's task for one device, sealed to it and signed by the server."""
-        body = pack(self.algorithm.task(self.state, device.user, self.settings))
+    def invitation(self, device: Device, header: RoundHeader, keys: KeyRing) -> bytes:
+        """What one device may choose from, sealed to it and signed by the server. Raises :class:`Problem` 403, 409."""
+        self._check_admitted(device)
+        if self.request is None:
+            raise Problem(409, "nothing-to-request", "in this deployment a device chooses nothing; fetch its task")
+        body = pack(self.request.invite(self.state, device.user, self.settings))
+        invitation = Invitation(header.round_id, header.algorithm, np.frombuffer(body, np.uint8))
+        return self._sealed("invitation", pack(invitation), device, header, keys)
+
+    def task(self, device: Device, row: AnyRow, keys: KeyRing, request: bytes | None = None) -> bytes:
+        """The algorithm's task for one device, sealed to it and signed by the server.
+
+        The same request in the same round gives the same task: its random numbers are a function of round and user.
+
+        Args:
+            device: whose.
+            row: the round.
+            keys: the server's.
+            request: what the device asks for, packed by its algorithm; ``None`` where it asks for nothing.
+
+        Raises:
+            Problem: 403 not admitted; 409 where a request is missing or unexpected; 404 for one that names what there
+                is not, without saying what.
+            WireError: the request is none of this algorithm's.
+        """
+        self._check_admitted(device)
+        if self.request is None and request is not None:
+            raise Problem(409, "nothing-to-request", "in this deployment a device chooses nothing; fetch its task")
+        if self.request is not None and request is None:
+            raise Problem(409, "request-needed", "in this deployment a device says what it asks for; fetch invitation")
+        asked = None if self.request is None or request is None else unpack(self.request.request, request)
+        rng = streams.server_stream(int(row.seed), streams.TASK, device.user)
+        try:
+            body = pack(self.algorithm.task(self.state, device.user, asked, self.settings, rng))
+        except (UpdateRejectedError, UnknownNameError) as error:
+            if asked is None:
+                raise Problem(403, "not-selected", str(error)) from error
+            # The algorithm's own words may name what was asked for.
+            raise Problem(
+                404, "unknown-request", "something that was asked for is not offered in this round"
+            ) from error
+        header = self.header(row, keys)
         task = Task(header.round_id, header.algorithm, np.frombuffer(body, np.uint8))
+        return self._sealed("task", pack(task), device, header, keys)
+
+    def check_verifies(self) -> None:
+        """Raise :class:`Problem` 403 where nobody may be verified here."""
+        if not self.algorithm.verifies_on_server:
+            raise Problem(
+                403,
+                "edge-only",
+                f"under {self.config.algorithm} no template leaves its device, so nobody is verified here; "
+                "verify on the device",
+            )
+
+    def report(self) -> dict[str, Scalar]:
+        """What the algorithm tells the operator of this training; ``None`` for a number that is not finite."""
+        told = self.algorithm.report(self.state, self.settings)
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in told.items()
+        }
+
+    def _check_admitted(self, device: Device) -> None:
+        if device.user not in self.algorithm.users(self.state):
+            raise Problem(403, "not-selected", "that user is not among those admitted; send an admission first")
+
+    @staticmethod
+    def _sealed(message_type: str, message: bytes, device: Device, header: RoundHeader, keys: KeyRing) -> bytes:
         binding = Binding(
             deployment=header.deployment,
             direction="down",
-            message_type="task",
+            message_type=message_type,
             algorithm=header.algorithm,
             round_id=header.round_id,
             model_version=header.model_version,
@@ -128,19 +226,30 @@ class Training:
             recipient_key_id=device.device_id,
             nonce=new_nonce(),
         )
-        return seal([pack(task)], binding, recipient=device.sealing_key, signing_key=keys.signing)
+        return seal([message], binding, recipient=device.sealing_key, signing_key=keys.signing)
 
     def expected(self, message_type: str) -> Expected:
         """What the binding of a message outside rounds must say; its key and model are the caller's to check."""
         return Expected(self.config.deployment, message_type, self.config.algorithm, 0, None, None)
 
-    def expected_update(self, row: AnyRow) -> Expected:
-        """What the binding of an update of that round must say."""
+    def expected_in_round(self, message_type: str, row: AnyRow) -> Expected:
+        """What the binding of a message in that round must say."""
         return Expected(
             self.config.deployment,
-            "update",
+            message_type,
             self.config.algorithm,
             row.round_id,
             row.model_version,
             row.server_key_id,
+        )
+
+
+def check_restricted(config: TrainingConfig, allowed: Sequence[str]) -> None:
+    """Raise ``SettingsError`` where the algorithm advises against these settings and the operator has not named it."""
+    settings = algorithms.settings(config.algorithm, config.algorithm_settings)
+    reason = algorithms.server(config.algorithm).restricted(settings)
+    if reason and config.algorithm not in allowed:
+        raise SettingsError(
+            f"these settings of {config.algorithm} are refused: {reason}. Whoever accepts that starts the server with "
+            f"--allow {config.algorithm}"
         )

@@ -98,7 +98,7 @@ class Uploads:
         try:
             digests = await self._stream(body, temporary)
             check_body(digests.whole)
-            expected = self._training.expected_update(row)
+            expected = self._training.expected_in_round("update", row)
             nonce = await asyncio.to_thread(_identify, temporary, digests, device, expected)
             if former is not None:
                 return _repeated(former, nonce, digests.whole.hex())

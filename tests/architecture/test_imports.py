@@ -19,8 +19,10 @@ TRAINING = (
     "uvsdk.backbones",
     "uvsdk.export",
     "uvsdk.federation.positive",
+    "uvsdk.federation.sampled_loss",
     "uvsdk.graphs",
     "uvsdk.sface",
+    "uvsdk.simulation",
     "uvsdk.training",
 )
 

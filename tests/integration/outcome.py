@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
-from uvsdk.federation.classes import ClassMatrix
+from uvsdk.federation import algorithms
 from uvsdk.federation.codec import unpack
 from uvsdk.federation.messages import OptimiserState
 from uvsdk_server.keys import AtRest
@@ -27,15 +28,16 @@ def outcome(data: Path) -> Outcome:
     """Read a stopped server's folder."""
     at_rest = AtRest((data / "keys" / "at-rest.key").read_bytes())
     database = sqlite3.connect(data / "server.sqlite3")
-    version, state, optimiser = database.execute(
-        "SELECT model_version, algorithm_blob, optimiser_blob FROM deployment"
+    version, config, state, optimiser = database.execute(
+        "SELECT model_version, config, algorithm_blob, optimiser_blob FROM deployment"
     ).fetchone()
     (theta,) = database.execute("SELECT theta_blob FROM models WHERE model_version = ?", (version,)).fetchone()
     rounds = database.execute("SELECT round_id, state, accepted FROM rounds ORDER BY round_id").fetchall()
     database.close()
     blobs = data / "blobs"
-    matrix = unpack(ClassMatrix, at_rest.open((blobs / state).read_bytes(), "algorithm-state"))
-    moments = unpack(OptimiserState, at_rest.open((blobs / optimiser).read_bytes(), "optimiser-state"))
-    return Outcome(
-        (blobs / theta).read_bytes(), matrix.users, matrix.vectors.tobytes(), moments.first.tobytes(), tuple(rounds)
+    half = algorithms.server(json.loads(config)["algorithm"])
+    users, vectors = half.class_matrix(
+        unpack(half.state, at_rest.open((blobs / state).read_bytes(), "algorithm-state"))
     )
+    moments = unpack(OptimiserState, at_rest.open((blobs / optimiser).read_bytes(), "optimiser-state"))
+    return Outcome((blobs / theta).read_bytes(), users, vectors.tobytes(), moments.first.tobytes(), tuple(rounds))

@@ -17,7 +17,7 @@ import pytest
 from tests.integration import harness
 from tests.integration.harness import CONFIG, RunningServer, kind
 from uvsdk.federation.algorithms.fedaws import server as fedaws_server
-from uvsdk_server import rounds
+from uvsdk_server import driver
 from uvsdk_server.store import ledger
 
 SECRET = "a message that may quote anybody's data"
@@ -44,8 +44,8 @@ class Buggy:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures are tried again soon."""
-    monkeypatch.setattr(rounds, "_RETRY_S", 0.3)
-    monkeypatch.setattr(rounds, "_AFTER_ABORT_S", 0.3)
+    monkeypatch.setattr(driver, "_RETRY_S", 0.3)
+    monkeypatch.setattr(driver, "_AFTER_ABORT_S", 0.3)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration import harness
 from tests.integration.harness import CONFIG, DIMENSION, RunningServer, SyntheticDevice, kind
-from uvsdk.federation.classes import ClassMatrix
+from uvsdk.federation.algorithms.fedaws.state import SpreadMatrix
 from uvsdk.federation.codec import unpack
 from uvsdk_server.keys import AtRest
 
@@ -22,10 +22,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
-def class_matrix(server: RunningServer) -> ClassMatrix:
+def class_matrix(server: RunningServer) -> SpreadMatrix:
     at_rest = AtRest((server.data / "keys" / "at-rest.key").read_bytes())
     ((name,),) = server.rows("SELECT algorithm_blob FROM deployment")
-    return unpack(ClassMatrix, at_rest.open((server.data / "blobs" / name).read_bytes(), "algorithm-state"))
+    return unpack(SpreadMatrix, at_rest.open((server.data / "blobs" / name).read_bytes(), "algorithm-state"))
 
 
 def test_registering_again_gives_the_same_device(server: RunningServer) -> None:

@@ -45,7 +45,7 @@ def impersonated(values: Values) -> Values:
         server_key_id=key_id(MALLORYS_KEY),
         server_public_key=np.frombuffer(MALLORYS_KEY, np.uint8),
         model_version=values["model_version"],
-        needs_mean=values["needs_mean"],
+        needs=tuple(values["needs"]),
     )
     return {
         **exchanged_and_renamed(values),

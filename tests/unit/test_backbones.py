@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from uvsdk import backbones
-from uvsdk.backbones import Backbone, faceapi_resnet
+from uvsdk.backbones import Backbone, Headed, faceapi_resnet
 from uvsdk.errors import UnknownNameError, UpdateRejectedError, WeightsError, WeightsNotFoundError
 
 NAMES = backbones.names()
@@ -42,6 +42,38 @@ def test_registry_names_are_the_modules() -> None:
         assert backbones.get(name).name == name
     with pytest.raises(UnknownNameError, match="ge2e"):
         backbones.get("resnet")
+
+
+def test_any_backbone_takes_a_head() -> None:
+    kind = backbones.get("digits-cnn+255")
+    plain = backbones.get("digits-cnn")
+    assert (kind.name, kind.dimension, kind.view_shape) == ("digits-cnn+255", 255, plain.view_shape)
+    assert backbones.get("digits-cnn+255") is kind
+    assert backbones.get("ge2e+127").modality == "voice"
+    backbone = kind.random(3)
+    trained = backbones.parameters(backbone)
+    # 21,312 of the trunk and a matrix of 255 rows without bias
+    assert sum(parameter.size for parameter in trained) == 21_312 + 255 * 32
+    assert (trained[-1].name, trained[-1].shape) == ("head.weight", (255, 32))
+    assert isinstance(backbone, Headed)
+    batch = views(backbone, 2)
+    with torch.no_grad():
+        expected = backbone.trunk(batch) @ backbone.head.weight.T
+        torch.testing.assert_close(backbone(batch), expected)
+    for wrong in ("digits-cnn+", "digits-cnn+0", "digits-cnn+1+2", "+255", "resnet+255", "digits-cnn+-1"):
+        with pytest.raises(UnknownNameError, match=r"ge2e\+255"):
+            backbones.get(wrong)
+
+
+def test_a_head_over_loaded_weights(tmp_path: Path) -> None:
+    trained = backbones.get("tdnn").random(5)
+    torch.save(trained.state_dict(), tmp_path / "mine.pt")
+    one, two, other = (backbones.get("tdnn+127").load(weights=tmp_path / "mine.pt", seed=seed) for seed in (1, 1, 2))
+    size = backbones.flatten(trained).size
+    assert np.array_equal(backbones.flatten(one)[:size], backbones.flatten(trained))
+    assert np.array_equal(backbones.flatten(one), backbones.flatten(two))
+    assert not np.array_equal(backbones.flatten(one)[size:], backbones.flatten(other)[size:])
+    assert one.sources == ("mine.pt, given by path", "head: random initialisation")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,7 +13,7 @@ from uvsdk.errors import UpdateRejectedError
 from uvsdk.federation import classes
 from uvsdk.federation.algorithms.fedaws.payload import Payload, Settings
 from uvsdk.federation.algorithms.fedaws.server import SERVER
-from uvsdk.federation.classes import ClassMatrix
+from uvsdk.federation.algorithms.fedaws.state import SpreadMatrix
 from uvsdk.federation.messages import Admission, TrainingConfig
 from uvsdk.federation.spreadout import CollapseWarning
 from uvsdk.federation.strategy import Contribution
@@ -23,11 +23,13 @@ def unit(rows: Float64) -> Float64:
     return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
-def matrix(rows: Float64) -> ClassMatrix:
+def matrix(rows: Float64) -> SpreadMatrix:
     """A started state with these rows, users a, b, c, ..."""
     count = len(rows)
     users = tuple(chr(ord("a") + place) for place in range(count))
-    return ClassMatrix(users, rows, np.zeros_like(rows), np.full(count, 5), np.full(count, classes.NEVER), started=True)
+    return SpreadMatrix(
+        users, rows, np.zeros_like(rows), np.full(count, 5), np.full(count, classes.NEVER), started=True
+    )
 
 
 def plane(*degrees: float) -> Float64:
@@ -39,7 +41,7 @@ def sent(user: str, row: Float64, samples: int = 5) -> Contribution[Payload]:
     return Contribution(user, samples, Payload(np.asarray(row, np.float32)))
 
 
-def step(state: ClassMatrix, *items: Contribution[Payload], settings: Settings, times: int = 1) -> ClassMatrix:
+def step(state: SpreadMatrix, *items: Contribution[Payload], settings: Settings, times: int = 1) -> SpreadMatrix:
     rng = np.random.default_rng(0)
     for _ in range(times):
         state = SERVER.step(state, items, settings, rng)
@@ -48,7 +50,7 @@ def step(state: ClassMatrix, *items: Contribution[Payload], settings: Settings, 
     return state
 
 
-def degrees_between(state: ClassMatrix) -> float:
+def degrees_between(state: SpreadMatrix) -> float:
     return math.degrees(math.acos(np.clip(state.vectors[0] @ state.vectors[1], -1, 1)))
 
 

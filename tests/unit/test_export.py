@@ -64,7 +64,7 @@ def recordings(count: int) -> list[Path]:
         return [folder / row["path"] for row in csv.DictReader(file) if row["split"].startswith("eval")][:count]
 
 
-@pytest.mark.parametrize("name", ["digits-cnn", "tdnn"])
+@pytest.mark.parametrize("name", ["digits-cnn", "tdnn", "digits-cnn+255"])
 def test_bundle_holds_what_the_backbone_is(name: str) -> None:
     backbone = backbones.get(name).random(1)
     bundle = exported(backbone)
@@ -77,7 +77,7 @@ def test_bundle_holds_what_the_backbone_is(name: str) -> None:
     assert set(bundle.graphs) == {"embedding", *modality.get(backbone.modality).graphs}
 
 
-@pytest.mark.parametrize("name", ["digits-cnn", "tdnn", "ge2e"])
+@pytest.mark.parametrize("name", ["digits-cnn", "tdnn", "ge2e", "ge2e+255"])
 def test_a_new_theta_equals_a_new_export(name: str) -> None:
     one, two = backbones.get(name).random(1), backbones.get(name).random(2)
     replaced = exported(one).with_theta(backbones.flatten(two))

@@ -17,7 +17,7 @@ from uvsdk.privacy.statements import Statement, key_id, sign_statement, verify_s
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = np.arange(32, dtype=np.uint8)
 OTHER = PUBLIC[::-1].copy()
-SERVER = ServerStatement("clinic", "c" * 64, key_id(PUBLIC.tobytes()), PUBLIC, "m" * 64, True)
+SERVER = ServerStatement("clinic", "c" * 64, key_id(PUBLIC.tobytes()), PUBLIC, "m" * 64, ("mean",))
 ROUND = RoundHeader("clinic", "fedaws", 3, "m" * 64, "c" * 64, 1.5, key_id(PUBLIC.tobytes()), PUBLIC, 20)
 
 
@@ -41,7 +41,7 @@ def test_an_honest_statement_passes(statement: Statement) -> None:
         replace(SERVER, server_public_key=OTHER),
         replace(SERVER, server_public_key=OTHER, server_key_id=key_id(OTHER.tobytes())),
         replace(SERVER, model_version="n" * 64),
-        replace(SERVER, needs_mean=False),
+        replace(SERVER, needs=()),
     ],
 )
 def test_every_field_of_the_server_counts(altered: ServerStatement) -> None:

@@ -160,7 +160,7 @@ def test_one_sample_and_a_batch_larger_than_the_samples(people: dict[str, list[A
 
 def test_layers_with_batch_statistics_stay_as_they_are() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
-    training._to_training(module)
+    training.to_training(module)
     assert module[0].training
     assert not module[1].training
     assert module[2].training

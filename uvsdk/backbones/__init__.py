@@ -1,13 +1,16 @@
 """The trainable trunks: each module in this folder holds one, under the attribute ``BACKBONE``.
 
-A module's name with hyphens for underscores is the backbone's registry name, so adding one touches one file.
+A module's name with hyphens for underscores is the backbone's registry name, so adding one touches one file. Any of
+them can be given a linear head of another dimension: ``ge2e+255`` is ``ge2e`` and a matrix of 255 rows after it.
 Needs torch (the ``train`` extra); a bundle made from a backbone does not.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +29,9 @@ try:
     from torch import Tensor, nn
 except ImportError as error:
     raise TrainingUnavailableError("backbones need torch: pip install 'uvsdk[train]'") from error
+
+
+_WITH_HEAD = re.compile(r"(?P<trunk>.+)\+(?P<dimension>[1-9][0-9]{0,4})")
 
 
 class Backbone(nn.Module):
@@ -80,8 +86,40 @@ class Backbone(nn.Module):
         return backbone.eval()
 
 
+class Headed(Backbone):
+    """A trunk and a linear map of its embedding without bias, W of FedUV (SPEC 6.2), trained like the rest of theta.
+
+    :func:`get` makes a subclass for each name.
+
+    Attributes:
+        inner: the class of the trunk.
+    """
+
+    inner: ClassVar[type[Backbone]]
+
+    def __init__(self, trunk: Backbone | None = None) -> None:
+        super().__init__()
+        self.trunk = self.inner() if trunk is None else trunk
+        self.head = nn.Linear(self.inner.dimension, self.dimension, bias=False)
+        self.sources = (*self.trunk.sources, "head: random initialisation") if self.trunk.sources else ()
+
+    def forward(self, views: Tensor) -> Tensor:
+        """See :class:`Backbone`."""
+        z: Tensor = self.head(self.trunk(views))
+        return z
+
+    @classmethod
+    def load(cls, *, weights: Path | None = None, download: bool = False, seed: int = 0) -> Self:
+        """The trunk as its own ``load`` makes it, and a head drawn from ``seed``."""
+        trunk = cls.inner.load(weights=weights, download=download, seed=seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            backbone = cls(trunk)
+        return backbone.eval()
+
+
 def names() -> tuple[str, ...]:
-    """Every trainable backbone's name, sorted.
+    """Every trainable backbone's name without a head, sorted.
 
     >>> "ge2e" in names()
     True
@@ -89,12 +127,33 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)))
 
 
+@functools.cache
 def get(name: str) -> type[Backbone]:
-    """The class of the backbone ``name``. Raises :class:`UnknownNameError`."""
-    if name not in names():
-        raise UnknownNameError(f"no backbone {name!r}; there are {', '.join(names())}")
-    found: type[Backbone] = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").BACKBONE
-    return found
+    """The class of the backbone ``name``, e.g. ``ge2e`` or, with a head, ``ge2e+255``.
+
+    Raises :class:`UnknownNameError`.
+    """
+    with_head = _WITH_HEAD.fullmatch(name)
+    bare = with_head["trunk"] if with_head else name
+    if bare not in names():
+        raise UnknownNameError(
+            f"no backbone {name!r}; there are {', '.join(names())}, each also with a head, as in 'ge2e+255'"
+        )
+    found: type[Backbone] = importlib.import_module(f"{__name__}.{bare.replace('-', '_')}").BACKBONE
+    return _headed(found, int(with_head["dimension"])) if with_head else found
+
+
+def _headed(trunk: type[Backbone], size: int) -> type[Headed]:
+    class Made(Headed):
+        inner = trunk
+        name = f"{trunk.name}+{size}"
+        modality = trunk.modality
+        dimension = size
+        preprocessing = trunk.preprocessing
+        view_shape = trunk.view_shape
+        dynamic_axes = trunk.dynamic_axes
+
+    return Made
 
 
 def parameters(module: nn.Module) -> tuple[Parameter, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from uvsdk.cli import Command
-from uvsdk.commands import algorithms, calibrate, evaluate, export, models
+from uvsdk.commands import algorithms, calibrate, evaluate, export, models, simulate
 
 COMMANDS: tuple[Command, ...] = (
     algorithms.COMMAND,
@@ -11,4 +11,5 @@ COMMANDS: tuple[Command, ...] = (
     evaluate.COMMAND,
     export.COMMAND,
     models.COMMAND,
+    simulate.COMMAND,
 )

@@ -19,7 +19,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return 0
     for name in algorithms.names():
         found = algorithms.disclosure(name)
-        print(f"{name}\n  sent each round: {'; '.join(found.sends)}\n  sent once: {'; '.join(found.once)}")
+        print(f"{name}\n  sent each round: {'; '.join(found.sends)}\n  once: {'; '.join(found.once) or 'nothing'}")
         print(f"  the server learns: {found.server_learns}\n  others learn: {found.others_learn}")
     return 0
 

@@ -51,17 +51,43 @@ def sample_weights(samples: Sequence[int], config: TrainingConfig) -> Float64:
     Raises:
         UpdateRejectedError: no update, or one with no sample behind it.
     """
+    counts = _counted(samples, config)
+    weights: Float64 = counts / counts.sum()
+    return weights
+
+
+def weight_share(samples: Sequence[int], everybody: Sequence[int], config: TrainingConfig) -> float:
+    """Part of all weight that took part, in (0, 1]: for ``uniform`` the part of all devices (SPEC 1.4).
+
+    SCAFFOLD's c stays the weighted mean of all c_i only if it moves by this much; by the part of the devices instead,
+    unequal weights leave a bias that no later round takes away.
+
+    Args:
+        samples: n_i of those who took part.
+        everybody: n_i of all devices that could have.
+        config: gives weighting and cap.
+
+    >>> config = TrainingConfig("d", "voice", "ge2e", "fedaws", samples_cap=3)
+    >>> weight_share([1, 900], [1, 900, 2], config)
+    0.6666666666666666
+
+    Raises:
+        UpdateRejectedError: no update, or one with no sample behind it.
+    """
+    took_part, total = float(_counted(samples, config).sum()), float(_counted(everybody, config).sum())
+    return min(1.0, took_part / total)  # a device may have more samples by now than when it joined
+
+
+def _counted(samples: Sequence[int], config: TrainingConfig) -> Float64:
+    """Weights before they are divided by their sum, float64 (n,)."""
     counts = np.asarray(samples, np.float64)
     if counts.ndim != 1 or len(counts) == 0:
         raise UpdateRejectedError("a mean needs at least one update")
     if not bool((counts >= 1).all()):
         raise UpdateRejectedError(f"an update needs at least 1 sample behind it, got {int(counts.min())}")
     if config.weighting == "uniform":
-        counts = np.ones_like(counts)
-    elif config.weighting == "capped":
-        counts = np.minimum(counts, config.samples_cap)
-    weights: Float64 = counts / counts.sum()
-    return weights
+        return np.ones_like(counts)
+    return np.minimum(counts, config.samples_cap) if config.weighting == "capped" else counts
 
 
 def weighted_mean(sources: Sequence[DeltaSource], weights: Float64, parameters: int, *, together: int = 8) -> Float32:

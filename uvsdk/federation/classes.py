@@ -16,6 +16,7 @@ from uvsdk.arrays import Float, Float32, Float64, Int64
 from uvsdk.errors import SettingsError, UpdateRejectedError
 from uvsdk.federation.guards import UNIT_TOLERANCE, check_samples, check_unit_vector, check_vector
 from uvsdk.federation.messages import Admission
+from uvsdk.federation.strategy import MEAN
 
 INITIALISATIONS = ("centred_client_means", "client_means", "random")
 """How rows start: from the users' means with the common part taken out, from the means as they are, or at random.
@@ -103,9 +104,14 @@ class RowPayload(Protocol):
         ...
 
 
-def needs_mean(settings: RowSettings) -> bool:
-    """Whether rows start from the users' mean embeddings."""
-    return settings.initialisation != "random"
+def needs(settings: RowSettings) -> frozenset[str]:
+    """The users' mean embeddings, unless rows start at random."""
+    return frozenset() if settings.initialisation == "random" else frozenset({MEAN})
+
+
+def users(state: ClassMatrix) -> tuple[str, ...]:
+    """Everyone admitted, sorted."""
+    return state.users
 
 
 def empty(dimension: int, settings: RowSettings) -> ClassMatrix:
@@ -128,9 +134,14 @@ def admit(state: ClassMatrix, admission: Admission, settings: RowSettings, rng: 
     random directions.
 
     Raises:
-        UpdateRejectedError: no sample, or a mean that is missing, not finite or longer than a mean of unit vectors.
+        UpdateRejectedError: no sample, classes other than the user alone, or a mean that is missing, not finite or
+            longer than a mean of unit vectors.
     """
     check_samples(admission.samples)
+    if admission.classes not in ((), (admission.user,)):
+        raise UpdateRejectedError(
+            f"each user has one class vector here, the admission names {len(admission.classes)} classes; name none"
+        )
     mean = _checked_mean(admission, state.dimension, settings)
     if admission.user in state.users:
         index = state.users.index(admission.user)
@@ -278,7 +289,7 @@ def random_rows(count: int, dimension: int, rng: np.random.Generator) -> Float64
 
 
 def _checked_mean(admission: Admission, dimension: int, settings: RowSettings) -> Float64:
-    if not needs_mean(settings):
+    if MEAN not in needs(settings):
         return np.zeros(dimension)  # Whatever was sent is not needed, so it is not kept.
     check_vector(admission.mean, dimension)
     mean = admission.mean.astype(np.float64)

@@ -1,21 +1,56 @@
-"""What leaves the device, as a table made of every algorithm's ``payload.py`` and of nothing else."""
+"""What leaves the device, as Markdown made of every algorithm's ``payload.py`` and of nothing else."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from uvsdk.federation import algorithms
 
-HEADINGS = ("algorithm", "sent each round", "received each round", "sent once", "the server learns", "others learn")
+SENT = ("algorithm", "sends each round", "receives each round", "once")
+LEARNED = ("algorithm", "the server learns", "others learn")
 
 
 def table() -> str:
-    """A Markdown table, one row per algorithm in the registry.
+    """What all have in common in a sentence, then two tables of one row for each algorithm in the registry.
 
-    >>> table().splitlines()[0]
-    '| algorithm | sent each round | received each round | sent once | the server learns | others learn |'
+    >>> [line.split(" | ")[1] for line in table().splitlines() if line.startswith("| algorithm")]
+    ['sends each round', 'the server learns']
     """
-    lines = [f"| {' | '.join(HEADINGS)} |", f"|{'---|' * len(HEADINGS)}"]
-    for name in algorithms.names():
-        found = algorithms.disclosure(name)
-        cells = [f"`{name}`", *("; ".join(part) for part in (found.sends, found.receives, found.once))]
-        lines.append(f"| {' | '.join([*cells, found.server_learns, found.others_learn])} |")
-    return "\n".join(lines)
+    found = {name: algorithms.disclosure(name) for name in algorithms.names()}
+    sends = _common([item.sends for item in found.values()])
+    receives = _common([item.receives for item in found.values()])
+    sent, learned = [], []
+    for name, item in found.items():
+        own = (_without(item.sends, sends), _without(item.receives, receives), item.once)
+        sent.append([f"`{name}`", *("<br>".join(part) or "-" for part in own)])
+        learned.append([f"`{name}`", item.server_learns, item.others_learn])
+    parts = [_rows(SENT, sent), _rows(LEARNED, learned)]
+    if kept := [name for name in found if not algorithms.server(name).verifies_on_server]:
+        parts.append(f"Under {_names(kept)} no template may leave the device, so only the device verifies.")
+    if named := [name for name in found if algorithms.server(name).restricted(algorithms.settings(name, {}))]:
+        parts.append(f"A server runs {_names(named)} only where its operator names it: `uvsdk serve --allow NAME`.")
+    if sends or receives:
+        parts.insert(0, f"Each round every device sends {_words(sends)}, and receives {_words(receives)}. Beside that:")
+    return "\n\n".join(parts)
+
+
+def _common(lists: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """What stands in each of them, in the order of the first."""
+    return tuple(item for item in lists[0] if all(item in other for other in lists))
+
+
+def _without(items: Iterable[str], left_out: Iterable[str]) -> tuple[str, ...]:
+    return tuple(item for item in items if item not in left_out)
+
+
+def _names(names: Sequence[str]) -> str:
+    return " and ".join(f"`{name}`" for name in names)
+
+
+def _words(items: Sequence[str]) -> str:
+    return " and ".join(items) or "nothing"
+
+
+def _rows(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)])

@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 
+import numpy as np
+
 from uvsdk.arrays import Float32, UInt8
 from uvsdk.errors import SettingsError, WireError
 
@@ -35,6 +37,7 @@ class TrainingConfig:
         batch_size: training views in a step.
         learning_rate: eta of the device's SGD.
         proximal: mu of FedProx, 0 for none.
+        control_variates: whether devices correct each local step by SCAFFOLD's control variates.
         gradient_clip: longest gradient of the trunk in one step (L2 norm), 0 for any: recurrent trunks need a bound.
         weighting: ``samples`` (p_i = n_i / sum n), ``capped`` (n_i at most ``samples_cap``) or ``uniform``.
         samples_cap: the cap of ``capped``.
@@ -43,6 +46,7 @@ class TrainingConfig:
         server_adaptivity: tau of adam, yogi and adagrad: coordinates whose deltas are far below it move in proportion
             to their delta, those above it at the full step size whatever their scale.
         warmup_rounds: rounds over which that step size rises linearly from 0.
+        cooldown_rounds: last rounds of ``rounds``, over which it falls linearly to 0.
         rounds: committed rounds after which training rests.
         cohort_size: devices selected for a round, 0 for all.
         min_clients: fewest updates that make a round; fewer abort it. 0 means max(3, half the cohort).
@@ -59,6 +63,7 @@ class TrainingConfig:
     batch_size: int = 8
     learning_rate: float = 0.1
     proximal: float = 0.0
+    control_variates: bool = False
     gradient_clip: float = 0.0
     weighting: str = "capped"
     samples_cap: int = 1000
@@ -66,6 +71,7 @@ class TrainingConfig:
     server_learning_rate: float = 1.0
     server_adaptivity: float = 1e-3
     warmup_rounds: int = 0
+    cooldown_rounds: int = 0
     rounds: int = 100
     cohort_size: int = 0
     min_clients: int = 0
@@ -76,7 +82,7 @@ class TrainingConfig:
         for name in ("local_steps", "batch_size", "samples_cap", "rounds"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("warmup_rounds", "cohort_size", "min_clients", "proximal", "gradient_clip"):
+        for name in ("warmup_rounds", "cooldown_rounds", "cohort_size", "min_clients", "proximal", "gradient_clip"):
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; it cannot be negative")
         for name in ("learning_rate", "server_learning_rate", "server_adaptivity", "deadline_s"):
@@ -118,7 +124,8 @@ class TrainingConfig:
 class ServerStatement:
     """What a server says of itself to whoever asks, signed (:mod:`uvsdk.privacy.statements`).
 
-    ``server_public_key`` is the raw X25519 key that admissions and templates are sealed to.
+    ``server_public_key`` is the raw X25519 key that admissions and templates are sealed to. ``needs`` names what an
+    :class:`Admission` must hold, sorted.
     """
 
     deployment: str
@@ -126,7 +133,7 @@ class ServerStatement:
     server_key_id: str
     server_public_key: UInt8
     model_version: str
-    needs_mean: bool
+    needs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +156,26 @@ class RoundHeader:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a user's device sends once, when it joins: the mean of its enrolment embeddings.
+    """What a user's device sends once, when it joins; fields that the algorithm does not need are empty.
 
-    ``mean`` is float32 of shape (d,), not normalised again, made with ``model_version``; algorithms whose
-    ``needs_mean`` is false are sent an empty one.
+    Args:
+        user: hashed id.
+        model_version: of the model that ``mean`` was made with.
+        samples: enrolment samples.
+        mean: float32 (d,), the mean of the enrolment embeddings, not normalised again.
+        instances: uint8 (n, 32), a keyed hash of each sample's canonical bytes, sorted
+            (:func:`uvsdk.privacy.identifiers.hash_instance`).
+        person: keyed hash that links the identities of one person; empty where there is no link.
+        classes: names of the classes that the device holds samples of, sorted; empty for the user alone.
     """
 
     user: str
     model_version: str
     samples: int
     mean: Float32
+    instances: UInt8 = field(default_factory=lambda: np.empty((0, 32), np.uint8))
+    person: str = ""
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +216,47 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Invitation:
+    """What the server seals to a device that may choose what it is sent: ``body`` is the algorithm's, packed."""
+
+    round_id: int
+    algorithm: str
+    body: UInt8
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a device asks for in one round, sealed to the server: ``body`` is the algorithm's, packed."""
+
+    round_id: int
+    algorithm: str
+    body: UInt8
+
+
+@dataclass(frozen=True, slots=True)
 class OptimiserState:
-    """First and second moment of the server optimiser, float32 of shape (P,), and the steps it has made."""
+    """What the server optimiser keeps between steps.
+
+    Args:
+        steps: made so far.
+        first: float32 (P,), first moment; (0,) where unused.
+        second: float32 (P,), second moment; (0,) where unused.
+        control: float32 (P,), SCAFFOLD's c; (0,) where unused.
+    """
 
     steps: int
     first: Float32
     second: Float32
+    control: Float32 = field(default_factory=lambda: np.empty(0, np.float32))
 
 
 __all__ = [
     "OPTIMISERS",
     "WEIGHTINGS",
     "Admission",
+    "Invitation",
     "OptimiserState",
+    "Request",
     "RoundHeader",
     "Scalar",
     "ServerStatement",

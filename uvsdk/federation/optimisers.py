@@ -4,6 +4,10 @@ With D the mean delta and a the step size:
 ``sgd``: theta += a D. ``momentum``: v = b v + D; theta += a v.
 ``adam``, ``yogi``, ``adagrad``: m = b1 m + (1 - b1) D; theta += a m / (sqrt(v) + tau), where v is
 b2 v + (1 - b2) D^2, or v - (1 - b2) D^2 sign(v - D^2), or v + D^2.
+With ``config.control_variates`` the server's c follows SCAFFOLD (Karimireddy et al. 2020, option II): each device's
+new c_i is c_i - c - Delta_i / (K eta), so c += share (-c - D / (K eta)), share being the part of all weight that took
+part (:func:`uvsdk.federation.aggregation.weight_share`). Nothing more than the deltas is sent; c is the mean of all c_i
+weighted as the deltas are, where the paper has the plain mean.
 tau is ``config.server_adaptivity``. As in FedOpt there is no bias correction; v starts at 0.
 """
 
@@ -31,29 +35,31 @@ def initial(parameters: int, config: TrainingConfig) -> OptimiserState:
         steps=0,
         first=np.zeros(parameters if config.optimiser in _FIRST else 0, np.float32),
         second=np.zeros(parameters if config.optimiser in _SECOND else 0, np.float32),
+        control=np.zeros(parameters if config.control_variates else 0, np.float32),
     )
 
 
 def learning_rate(steps: int, config: TrainingConfig) -> float:
-    """Step size of the step that follows ``steps`` earlier ones: rises linearly over ``config.warmup_rounds``.
+    """Step size of the step that follows ``steps`` earlier ones: rises over ``config.warmup_rounds``, falls at the end.
 
     >>> config = TrainingConfig("d", "voice", "ge2e", "fedaws", server_learning_rate=0.4, warmup_rounds=4)
     >>> [learning_rate(steps, config) for steps in (0, 1, 3, 9)]
     [0.1, 0.2, 0.4, 0.4]
     """
-    if config.warmup_rounds == 0:
-        return config.server_learning_rate
-    return config.server_learning_rate * min(1.0, (steps + 1) / config.warmup_rounds)
+    rise = (steps + 1) / config.warmup_rounds if config.warmup_rounds else 1.0
+    fall = max(config.rounds - steps, 1) / config.cooldown_rounds if config.cooldown_rounds else 1.0
+    return config.server_learning_rate * min(1.0, rise, fall)
 
 
 def step(
-    theta: Float32, delta: Float32, state: OptimiserState, config: TrainingConfig
+    theta: Float32, delta: Float32, state: OptimiserState, config: TrainingConfig, *, share: float = 1.0
 ) -> tuple[Float32, OptimiserState]:
     """One step of ``config.optimiser``; neither ``theta`` nor ``state`` is changed.
 
     Args:
         theta: float32 (P,), the model of the round.
         delta: float32 (P,), the mean of local minus global.
+        share: part of all weight that took part, (0, 1]; only SCAFFOLD reads it.
 
     Raises:
         UpdateRejectedError: shapes differ, or the step would leave theta not finite.
@@ -71,7 +77,7 @@ def step(
         raise UpdateRejectedError(
             f"a step of {config.optimiser} at rate {rate:g} left theta not finite; lower the rate"
         )
-    return moved, OptimiserState(state.steps + 1, first, second)
+    return moved, OptimiserState(state.steps + 1, first, second, _control(state.control, delta, share, config))
 
 
 def _move(
@@ -88,6 +94,16 @@ def _move(
         scale: Float32 = np.sqrt(second) + np.float32(config.server_adaptivity)
         direction = first / scale
     return theta + rate * direction, first, second
+
+
+def _control(control: Float32, delta: Float32, share: float, config: TrainingConfig) -> Float32:
+    if not config.control_variates:
+        return control
+    if control.shape != delta.shape:  # switched on in the middle of training
+        control = np.zeros_like(delta)
+    mean_gradient = delta / np.float32(-config.local_steps * config.learning_rate)
+    moved: Float32 = control + np.float32(share) * (mean_gradient - control)
+    return moved
 
 
 def _second_moment(second: Float32, squares: Float32, optimiser: str) -> Float32:

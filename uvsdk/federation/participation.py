@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from uvsdk.arrays import Array, Float32
+from uvsdk.arrays import Array, Float32, Int64
 from uvsdk.bundle import Manifest
 from uvsdk.errors import EnrolmentError, TrainingUnavailableError, UpdateRejectedError
 from uvsdk.federation.messages import TrainingConfig
@@ -32,6 +32,8 @@ class TrainingJob:
         features: the device's enrolment samples as its modality prepared them, one array each.
         task: the algorithm's ``Task``, packed.
         memory: what the algorithm kept on this device since its last round; empty the first time.
+        classes: int64 (n,), the place of each sample's class among the device's own; ``None`` for one class.
+        control: float32 (P,), SCAFFOLD's c of this round; ``None`` unless the configuration has ``control_variates``.
     """
 
     config: TrainingConfig
@@ -41,6 +43,8 @@ class TrainingJob:
     features: tuple[Array, ...]
     task: bytes
     memory: Memory
+    classes: Int64 | None = None
+    control: Float32 | None = None
 
     def __post_init__(self) -> None:
         if not self.features:
@@ -51,6 +55,10 @@ class TrainingJob:
                 f"theta has shape {self.theta.shape}, the bundle's manifest lists {expected} parameters; "
                 "download the model of this round"
             )
+        if self.classes is not None and self.classes.shape != (len(self.features),):
+            raise EnrolmentError(f"{len(self.features)} samples have classes of shape {self.classes.shape}")
+        if self.config.control_variates and (self.control is None or self.control.shape != (expected,)):
+            raise UpdateRejectedError("this configuration corrects steps by control variates, and the job has none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ class TrainingResult:
         delta: float32 (P,), local minus global (SPEC 0), always finite.
         samples: enrolment samples behind it, n_i.
         payload: the algorithm's ``Payload``, packed.
-        memory: what the algorithm keeps on this device for its next round.
+        memory: what the algorithm, and SCAFFOLD, keep on this device for the next round.
         loss: training loss of the last local step, without the proximal term.
     """
 

@@ -24,20 +24,24 @@ class PositiveSettings(Protocol):
         """tau_p, a cosine."""
         ...
 
+    @property
+    def vector_rate(self) -> float:
+        """Learning rate of the class vector as a multiple of the trunk's; 0 freezes it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class OwnVector:
-    """The own class vector on the device, (d,), unit; a leaf that requires gradient unless it is frozen."""
+    """The own class vector on the device, (d,), unit."""
 
     vector: Tensor
 
 
-def own_vector(vector: Float32, *, rate: float) -> OwnVector:
+def own_vector(vector: Float32) -> OwnVector:
     """Make the local state from the vector that the server sent.
 
     Args:
         vector: float32 or float64 (d,), unit.
-        rate: its learning rate as a multiple of the trunk's, realised by scaling its gradient; 0 freezes it.
 
     Raises:
         UpdateRejectedError: the server sent a vector that is not finite or not unit.
@@ -47,30 +51,30 @@ def own_vector(vector: Float32, *, rate: float) -> OwnVector:
         raise UpdateRejectedError(
             f"the server sent a class vector of shape {vector.shape} and norm {length:.6g}, not 1"
         )
-    # A copy: what came off the wire is read-only.
-    tensor = torch.tensor(np.array(vector), requires_grad=rate > 0)
-    if rate > 0:
-        tensor.register_hook(lambda slope: slope * rate)  # type: ignore[no-untyped-call]
-    return OwnVector(tensor)
+    return OwnVector(torch.tensor(np.array(vector)))  # a copy: what came off the wire is read-only
 
 
-def parameters(local: OwnVector) -> tuple[Tensor, ...]:
+def parameters(local: OwnVector, settings: PositiveSettings) -> tuple[Tensor, ...]:
     """The class vector, or nothing where it is frozen."""
-    return (local.vector,) if local.vector.requires_grad else ()
+    return (local.vector,) if settings.vector_rate > 0 else ()
 
 
-def loss(embeddings: Tensor, local: OwnVector, settings: PositiveSettings) -> Tensor:
+def rate(settings: PositiveSettings) -> float:
+    """The class vector's learning rate as a multiple of the trunk's."""
+    return settings.vector_rate
+
+
+def loss(embeddings: Tensor, classes: Tensor, local: OwnVector, settings: PositiveSettings) -> Tensor:
     """Mean over the batch of max(0, tau_p - s)^2, a scalar; ``embeddings`` are unit rows (B, d)."""
     shortfall = torch.relu(settings.margin_positive - embeddings @ local.vector)
     return (shortfall * shortfall).mean()
 
 
-def constrain(local: OwnVector) -> None:
+def constrain(local: OwnVector, settings: PositiveSettings) -> None:
     """Put the class vector back on the sphere, in place."""
-    if not local.vector.requires_grad:
-        return
-    with torch.no_grad():
-        local.vector.div_(torch.linalg.vector_norm(local.vector).clamp_min(1e-12))
+    if settings.vector_rate > 0:
+        with torch.no_grad():
+            local.vector.div_(torch.linalg.vector_norm(local.vector).clamp_min(1e-12))
 
 
 def trained_vector(local: OwnVector) -> Float32:

@@ -19,20 +19,23 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from uvsdk.arrays import Bool, Float64, Int64
 from uvsdk.errors import SettingsError
+from uvsdk.federation import neighbours
+from uvsdk.federation.neighbours import Lists
 
 MODES = ("hinge", "topk_neg_sq", "topk_hinge")
 REDUCTIONS = ("sum", "mean")
 
-TIED = 1e-6
+TIED = neighbours.TIED
 """Rows at a smaller cosine distance have no usable direction apart (SPEC 2.8)."""
 
 _JITTER = 1e-3
-_BLOCK_NUMBERS = 1 << 20
+_BLOCK_NUMBERS, _CACHED_NUMBERS = 1 << 20, 1 << 16
 
 
 class CollapseWarning(UserWarning):
@@ -83,13 +86,24 @@ class Spread:
 
     Args:
         vectors: float64 (C, d), unit rows.
-        median_angle_radians: median over the moved rows; 0.01 to 0.1 early in training is healthy (SPEC 2.4).
+        median_angle_radians: median over the rows that a pair pulls and that may move; 0.01 to 0.1 early in training is
+            healthy (SPEC 2.4).
         jittered: rows that were tied with another and got tangent noise first.
+        lists: the kept lists that were handed in, brought up to date.
     """
 
     vectors: Float64
     median_angle_radians: float
     jittered: int
+    lists: Lists | None = None
+
+
+class Weights(Protocol):
+    """Pair weights by numpy's indexing with two arrays; an array is such, and so is what never makes all of it."""
+
+    def __getitem__(self, pairs: tuple[Int64, Int64], /) -> Float64:
+        """a_cy of the pairs (c, y) that the two arrays name after broadcasting."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +113,13 @@ class Pairs:
     Args:
         anchors: int64, C_t: the rows c, distinct.
         candidates: int64, C': the rows y, distinct. Neighbours are sought within C' only (SPEC 2.2).
-        weights: float64 (C, C), a_cy >= 0, e.g. FedALC's sigma scaled by :func:`unit_mean`.
+        weights: a_cy >= 0, float64 (C, C) or what gives the entries that are asked for, e.g. FedALC's sigma
+            (:class:`uvsdk.federation.correlation.PairWeights`).
     """
 
     anchors: Int64 | None = None
     candidates: Int64 | None = None
-    weights: Float64 | None = None
+    weights: Weights | None = None
 
 
 _ALL = Pairs()
@@ -141,24 +156,23 @@ def unit_mean(weights: Float64) -> Float64:
 
 def regulariser(vectors: Float64, options: Spreadout, pairs: Pairs = _ALL) -> float:
     """The value that :func:`gradient` differentiates; same cost."""
-    total = 0.0
-    for block in _blocks(vectors, options, pairs):
-        if options.mode == "topk_neg_sq":
-            total -= float((block.scale * block.distances**2)[block.active].sum())
-        else:
-            total += float((block.scale * block.slack**2)[block.active].sum())
-    return total
+    if _sees_everything(vectors, options):
+        return sum(
+            float((block.scale * block.slack**2)[block.counted].sum()) for block in _blocks(vectors, options, pairs)
+        )
+    return _links(vectors, options, pairs, None).value
 
 
 def gradient(vectors: Float64, options: Spreadout, pairs: Pairs = _ALL) -> Float64:
     """G = 2 (A + A^T) W, float64 (C, d), not projected.
 
-    Exact, in row blocks: O(|C_t| |C'| d) time and O(block x |C'|) memory; no C x C matrix is made unless the
-    caller hands one in as weights. Above ``options.exact_limit`` classes ``hinge`` keeps the k nearest pairs of
-    each anchor, found by the same blocked search; the time stays O(|C_t| |C'| d), so very many classes want a
-    sampled C'.
+    Exact, in row blocks: O(|C_t| |C'| d) time, for modes of nearest neighbours in float32 where there are many
+    candidates, and memory far below a C x C matrix; none is made unless the caller hands one in as weights. Above
+    ``options.exact_limit`` classes ``hinge`` keeps the k nearest pairs of each anchor.
     """
-    result, _ = _gradient(vectors, options, pairs)
+    result = np.zeros_like(vectors)
+    for rows, values in _slope(vectors, options, pairs, None, None).blocks:
+        result[rows] = values
     return result
 
 
@@ -169,38 +183,39 @@ def step(
     *,
     pairs: Pairs = _ALL,
     moved: Int64 | None = None,
+    lists: Lists | None = None,
 ) -> Spread:
     """One step of projected gradient descent (SPEC 2.2, Appendix C).
 
     Args:
         vectors: float64 (C, d) with unit rows; not changed.
         rng: draws the noise that separates tied rows (SPEC 2.8); unused where none are tied.
-        moved: rows that may move, ``None`` for all; the others are constants.
+        moved: rows that may move, distinct, ``None`` for all; the others are constants.
+        lists: kept lists to seek neighbours in, approximately; ``None`` seeks them exactly. Only where all classes
+            are candidates.
     """
     count = len(vectors)
-    rows = np.arange(count) if moved is None else np.asarray(moved, np.int64)
     if count < 2:
         warnings.warn(
             "one class alone cannot be spread, so training collapses; let a second person join", CollapseWarning, 2
         )
-    if count < 2 or len(rows) == 0 or options.step_size == 0:
-        return Spread(vectors.copy(), 0.0, 0)
+    rows = None if moved is None else np.unique(np.asarray(moved, np.int64))
+    if count < 2 or (rows is not None and len(rows) == 0) or options.step_size == 0:
+        return Spread(vectors.copy(), 0.0, 0, lists)
     start = vectors
-    slope, tied = _gradient(start, options, pairs)
-    loosened = np.intersect1d(np.flatnonzero(tied), rows)
+    slope = _slope(start, options, pairs, rows, lists)
+    loosened = slope.tied if rows is None else np.intersect1d(slope.tied, rows)
     if len(loosened):
         start = _jitter(start, loosened, rng)
-        slope, _ = _gradient(start, options, pairs)
-    here = start[rows]
-    tangent = slope[rows] - (slope[rows] * here).sum(axis=1, keepdims=True) * here
-    move = options.step_size * tangent
-    lengths = np.linalg.norm(move, axis=1, keepdims=True)
-    move *= np.minimum(1.0, options.max_angle_radians / np.maximum(lengths, 1e-12))
+        slope = _slope(start, options, pairs, rows, lists)
     result = start.copy()
-    result[rows] = unit_rows(here - move)
+    lengths = [np.empty(0)]
+    for part, values in slope.blocks:
+        result[part], length = _turned(start[part], values, options)
+        lengths.append(length)
     # A tangent move of length u turns a unit row by atan(u).
-    angles = np.arctan(np.minimum(lengths, options.max_angle_radians))
-    return Spread(result, float(np.median(angles)), len(loosened))
+    angles = np.arctan(np.concatenate(lengths))
+    return Spread(result, float(np.median(angles)) if len(angles) else 0.0, len(loosened), slope.lists)
 
 
 def unit_rows(matrix: Float64) -> Float64:
@@ -210,87 +225,153 @@ def unit_rows(matrix: Float64) -> Float64:
 
 
 @dataclass(frozen=True, slots=True)
+class _Slope:
+    """The gradient of the rows that some pair pulls, in blocks: rows, ascending, and float64 (rows, d).
+
+    ``tied`` rows lie on another.
+    """
+
+    blocks: Iterator[tuple[Int64, Float64]]
+    tied: Int64
+    lists: Lists | None
+
+
+def _sees_everything(vectors: Float64, options: Spreadout) -> bool:
+    return options.mode == "hinge" and len(vectors) <= options.exact_limit
+
+
+def _slope(vectors: Float64, options: Spreadout, pairs: Pairs, rows: Int64 | None, lists: Lists | None) -> _Slope:
+    """2 (A + A^T) W of ``rows``, ``None`` for all."""
+    if not _sees_everything(vectors, options):
+        links = _links(vectors, options, pairs, lists)
+        return _Slope(_gathered(vectors, links, rows), links.tied, links.lists)
+    values, tied = np.zeros_like(vectors), np.zeros(len(vectors), np.bool_)
+    for block in _blocks(vectors, options, pairs):
+        pull = np.where(block.counted, block.slack, 0.0) * block.scale
+        values[block.anchors] += 2.0 * (pull @ vectors[block.candidates])
+        values[block.candidates] += 2.0 * (pull.T @ vectors[block.anchors])
+        tied[block.anchors] |= block.tied.any(axis=1)
+        tied[block.candidates] |= block.tied.any(axis=0)
+    wanted = np.arange(len(vectors)) if rows is None else rows
+    return _Slope(iter([(wanted, values if rows is None else values[rows])]), np.flatnonzero(tied), lists)
+
+
+def _turned(rows: Float64, slope: Float64, options: Spreadout) -> tuple[Float64, Float64]:
+    """The rows moved against ``slope``, which is used up, and the lengths of the moves, (rows,)."""
+    slope -= np.einsum("rd,rd->r", slope, rows)[:, None] * rows
+    lengths = options.step_size * _norms(slope)
+    slope *= (options.step_size * np.minimum(1.0, options.max_angle_radians / np.maximum(lengths, 1e-12)))[:, None]
+    moved = np.subtract(rows, slope, out=slope)
+    moved /= _norms(moved)[:, None]
+    return moved, np.minimum(lengths, options.max_angle_radians)
+
+
+def _norms(rows: Float64) -> Float64:
+    """Euclidean norms of the rows, without a copy of them."""
+    lengths: Float64 = np.sqrt(np.einsum("rd,rd->r", rows, rows))
+    return lengths
+
+
+@dataclass(frozen=True, slots=True)
 class _Block:
-    """The pairs of a few anchors: arrays of shape (anchors, candidates); ``active`` marks the pairs that count."""
+    """The pairs of a few anchors: arrays of shape (anchors, candidates); those ``counted`` are of two classes."""
 
     anchors: Int64
     candidates: Int64
-    distances: Float64
     slack: Float64
-    active: Bool
+    counted: Bool
     scale: Float64
     tied: Bool
 
 
-def _gradient(vectors: Float64, options: Spreadout, pairs: Pairs) -> tuple[Float64, Bool]:
-    result = np.zeros_like(vectors)
-    tied = np.zeros(len(vectors), np.bool_)
-    for block in _blocks(vectors, options, pairs):
-        pull = np.where(block.active, block.distances if options.mode == "topk_neg_sq" else block.slack, 0.0)
-        pull *= block.scale
-        result[block.anchors] += 2.0 * (pull @ vectors[block.candidates])
-        result[block.candidates] += 2.0 * (pull.T @ vectors[block.anchors])
-        tied[block.anchors] |= block.tied.any(axis=1)
-        tied[block.candidates] |= block.tied.any(axis=0)
-    return result, tied
-
-
 def _blocks(vectors: Float64, options: Spreadout, pairs: Pairs) -> Iterator[_Block]:
-    count = len(vectors)
-    anchors = np.arange(count) if pairs.anchors is None else np.asarray(pairs.anchors, np.int64)
-    candidates = np.arange(count) if pairs.candidates is None else np.sort(np.asarray(pairs.candidates, np.int64))
-    if count < 2 or len(candidates) == 0:
+    """All pairs of ``hinge``, a block of anchors at a time."""
+    anchors, candidates = _sides(vectors, pairs)
+    if len(vectors) < 2 or len(candidates) == 0:
         return
     height = max(1, _BLOCK_NUMBERS // len(candidates))
     for first in range(0, len(anchors), height):
-        yield _block(vectors, options, pairs.weights, anchors[first : first + height], candidates)
+        part = anchors[first : first + height]
+        others = part[:, None] != candidates[None, :]
+        distances = 1.0 - vectors[part] @ vectors[candidates].T
+        scale = np.ones((1, 1)) if pairs.weights is None else pairs.weights[part[:, None], candidates[None, :]]
+        if options.reduction == "mean":
+            scale = scale / np.maximum(others.sum(axis=1, keepdims=True), 1)
+        slack = np.maximum(0.0, _margin(vectors, options) - distances)
+        tied = others & (distances < TIED)
+        yield _Block(part, candidates, slack, others, np.broadcast_to(scale, distances.shape), tied)
 
 
-def _block(vectors: Float64, options: Spreadout, weights: Float64 | None, anchors: Int64, candidates: Int64) -> _Block:
-    itself = anchors[:, None] == candidates[None, :]
-    distances = 1.0 - vectors[anchors] @ vectors[candidates].T
-    searched = np.where(itself, np.inf, distances)
-    others = (~itself).sum(axis=1)
-    tied = searched < TIED
-    margin = options.margin if options.margin is not None else default_margin(len(vectors))
-    if options.mode == "hinge" and len(vectors) <= options.exact_limit:
-        near, margins, used = ~itself, np.full((len(anchors), 1), margin), others
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """The pairs of anchors and their nearest: A_cy = ``pulls`` at c = ``heads``, y = ``tails``, all (pairs,)."""
+
+    heads: Int64
+    tails: Int64
+    pulls: Float64
+    value: float
+    tied: Int64
+    lists: Lists | None
+
+
+def _links(vectors: Float64, options: Spreadout, pairs: Pairs, lists: Lists | None) -> _Links:
+    anchors, candidates = _sides(vectors, pairs)
+    if len(vectors) < 2 or len(candidates) == 0 or len(anchors) == 0:
+        nothing = np.empty(0, np.int64)
+        return _Links(nothing, nothing, np.empty(0), 0.0, nothing, lists)
+    wanted = options.neighbours if options.neighbours is not None else default_neighbours(len(vectors))
+    k = min(wanted, len(candidates))
+    if lists is None or pairs.candidates is not None:
+        found = neighbours.nearest(vectors, anchors, candidates, k)
     else:
-        wanted = options.neighbours if options.neighbours is not None else default_neighbours(len(vectors))
-        near, adaptive = _nearest(searched, np.minimum(wanted, others), others)
-        margins = np.full((len(anchors), 1), margin) if options.mode == "hinge" else adaptive
-        used = near.sum(axis=1)
-    slack = np.maximum(0.0, margins - distances)
-    scale = np.ones((1, 1)) if weights is None else weights[np.ix_(anchors, candidates)]
+        found, lists = neighbours.from_lists(vectors, anchors, k, lists)
+    there = found.indices >= 0
+    heads, tails = np.repeat(anchors, there.sum(axis=1)), found.indices[there]
+    distances = found.distances[there]
+    scale = np.ones(len(heads)) if pairs.weights is None else pairs.weights[heads, tails]
     if options.reduction == "mean":
-        scale = scale / np.maximum(used, 1)[:, None]
-    scale = np.broadcast_to(scale, distances.shape)
-    return _Block(anchors, candidates, distances, slack, near, scale, tied)
+        scale = scale / np.repeat(there.sum(axis=1), there.sum(axis=1))
+    if options.mode == "topk_neg_sq":
+        pulls = scale * distances
+        return _Links(heads, tails, pulls, -float(pulls @ distances), found.tied, lists)
+    margins = found.following[:, None] if options.mode == "topk_hinge" else _margin(vectors, options)
+    slack = np.maximum(0.0, np.broadcast_to(margins, there.shape)[there] - distances)
+    pulls = scale * slack
+    return _Links(heads, tails, pulls, float(pulls @ slack), found.tied, lists)
 
 
-def _nearest(distances: Float64, wanted: Int64, others: Int64) -> tuple[Bool, Float64]:
-    """Marks each row's ``wanted`` nearest and gives the next distance, (rows, 1). Of equals, the smaller index wins.
+def _gathered(vectors: Float64, links: _Links, rows: Int64 | None) -> Iterator[tuple[Int64, Float64]]:
+    """Sum the pulls at both ends of each pair by the row that they move, a few rows at a time: these stay in cache."""
+    receivers = np.concatenate([links.heads, links.tails])
+    givers = np.concatenate([links.tails, links.heads])
+    pulls = 2.0 * np.concatenate([links.pulls, links.pulls])
+    if rows is not None:
+        mine = np.isin(receivers, rows)
+        receivers, givers, pulls = receivers[mine], givers[mine], pulls[mine]
+    order = np.argsort(receivers, kind="stable")
+    givers, pulls = givers[order], pulls[order, None]
+    touched, starts, counts = np.unique(receivers[order], return_index=True, return_counts=True)
+    height = max(1, _CACHED_NUMBERS // vectors.shape[1])
+    for first in range(0, len(touched), height):
+        part = slice(first, first + height)
+        start, count = starts[part], counts[part]
+        values = vectors[givers[start]]
+        values *= pulls[start]
+        for place in range(1, int(count.max())):
+            more = np.flatnonzero(count > place)
+            entry = start[more] + place
+            values[more] += pulls[entry] * vectors[givers[entry]]
+        yield touched[part], values
 
-    A row whose neighbours are all wanted has no next one; its margin is 2, the largest distance (SPEC 2.8).
-    ``wanted`` differs between rows only by whether the row itself is among the candidates.
-    """
-    rows = len(distances)
-    near = np.zeros(distances.shape, np.bool_)
-    following = np.full((rows, 1), 2.0)
-    for k in np.unique(wanted):
-        mine = np.flatnonzero(wanted == k)
-        if k == 0:
-            continue
-        part = distances[mine]
-        last = np.partition(part, k - 1, axis=1)[:, k - 1 : k]
-        below = part < last
-        equal = part == last
-        room = k - below.sum(axis=1, keepdims=True)
-        near[mine] = below | (equal & (np.cumsum(equal, axis=1) <= room))
-        more = mine[others[mine] > k]
-        if len(more):
-            following[more, 0] = np.partition(distances[more], k, axis=1)[:, k]
-    return near, following
+
+def _sides(vectors: Float64, pairs: Pairs) -> tuple[Int64, Int64]:
+    everyone = np.arange(len(vectors))
+    anchors = everyone if pairs.anchors is None else np.asarray(pairs.anchors, np.int64)
+    return anchors, everyone if pairs.candidates is None else np.sort(np.asarray(pairs.candidates, np.int64))
+
+
+def _margin(vectors: Float64, options: Spreadout) -> float:
+    return options.margin if options.margin is not None else default_margin(len(vectors))
 
 
 def _jitter(vectors: Float64, rows: Int64, rng: np.random.Generator) -> Float64:

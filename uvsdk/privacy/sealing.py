@@ -57,7 +57,7 @@ SUITES: Final = ("aes-128-gcm", "chacha20-poly1305")
 """AES where the processor has instructions for it, ChaCha20 where it has not."""
 
 _DIRECTIONS = ("up", "down")
-_MESSAGE_TYPES = ("admission", "template", "update", "task")
+_MESSAGE_TYPES = ("admission", "template", "update", "invitation", "request", "task")
 _MAGIC = b"UVS1"
 _SIGNED = b"uvsdk/envelope/1"
 _SIGNATURE_BYTES = 64
@@ -80,7 +80,7 @@ class Binding:
     Args:
         deployment: name of the deployment.
         direction: ``up`` (device to server) or ``down``.
-        message_type: ``admission``, ``template``, ``update`` or ``task``.
+        message_type: ``admission``, ``template``, ``update``, ``invitation``, ``request`` or ``task``.
         algorithm: registry name; empty where none is concerned.
         round_id: the round, 0 for a message outside rounds.
         model_version: version of the model it was made with.

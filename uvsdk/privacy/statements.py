@@ -8,7 +8,7 @@ device is about to seal to: the key stands in the statement, and its id is a fun
 >>> from uvsdk.federation.messages import ServerStatement
 >>> import numpy as np
 >>> key, public = Ed25519PrivateKey.generate(), np.arange(32, dtype=np.uint8)
->>> said = ServerStatement("clinic", "c" * 64, key_id(public.tobytes()), public, "m" * 64, True)
+>>> said = ServerStatement("clinic", "c" * 64, key_id(public.tobytes()), public, "m" * 64, ("mean",))
 >>> verify_statement(said, sign_statement(said, key), key.public_key())
 """
 

@@ -19,7 +19,8 @@ router = APIRouter(tags=["deployment"])
 class DeploymentAnswer(BaseModel):
     """Keys are base64 of 32 raw bytes: X25519 to seal to, Ed25519 to check the server's signatures with.
 
-    ``signature`` is base64 of the signature over the ``ServerStatement`` that the other fields make up.
+    ``needs`` names what an admission must hold (``mean``, ``instances``, ``embedded-instances``) or may hold
+    (``person``). ``signature`` is base64 of the signature over the ``ServerStatement`` that the other fields make up.
     """
 
     model_config = ConfigDict(protected_namespaces=())
@@ -32,7 +33,7 @@ class DeploymentAnswer(BaseModel):
     server_signing_key: str
     model_version: str
     modality: str
-    needs_mean: bool
+    needs: tuple[str, ...]
     signature: str
 
 
@@ -46,7 +47,7 @@ async def get_deployment(served: Served) -> DeploymentAnswer:
         server_key_id=keys.current_id,
         server_public_key=np.frombuffer(keys.public(keys.current_id), np.uint8),
         model_version=served.models.current.version,
-        needs_mean=served.training.needs_mean,
+        needs=served.training.needs,
     )
     return DeploymentAnswer(
         deployment=statement.deployment,
@@ -57,6 +58,6 @@ async def get_deployment(served: Served) -> DeploymentAnswer:
         server_signing_key=base64.b64encode(keys.signing.public_key().public_bytes_raw()).decode(),
         model_version=statement.model_version,
         modality=config.modality,
-        needs_mean=statement.needs_mean,
+        needs=statement.needs,
         signature=base64.b64encode(keys.stand_behind(statement)).decode(),
     )

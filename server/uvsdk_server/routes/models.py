@@ -57,6 +57,24 @@ async def get_theta(served: Served, request: Request, version: Version) -> Respo
     return _send(request, await served.models.theta_file(version))
 
 
+@router.get(
+    "/v1/models/{version}/control",
+    dependencies=[Depends(reader)],
+    response_class=Response,
+    responses=problems.responses(404),
+)
+async def get_control(served: Served, version: Version) -> Response:
+    """SCAFFOLD's c that goes with the current version, raw little-endian float32.
+
+    Answered 404 ``no-control`` for any other version, and where the configuration has no control variates.
+    """
+    current = served.models.current.version
+    if not served.training.config.control_variates or version not in ("current", current):
+        raise Problem(404, "no-control", "there are control variates of the current model only, where they are used")
+    control = served.training.optimiser.control.astype("<f4", copy=False)
+    return Response(control.tobytes(), media_type="application/octet-stream", headers={"Cache-Control": "no-store"})
+
+
 @router.put(
     "/v1/models/{version}/calibration",
     status_code=204,

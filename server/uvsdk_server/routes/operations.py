@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -39,8 +40,8 @@ async def get_readiness(served: Served) -> Health:
         await asyncio.to_thread(served.models.current.session)
     except (OSError, SQLAlchemyError) as error:
         raise Problem(503, "not-ready", "the database takes no writes; is the disk full?") from error
-    if served.rounds.stalled:
-        detail = f"rounds are stalled by {served.rounds.stalled} and tried again; the log says where"
+    if served.driver.stalled:
+        detail = f"rounds are stalled by {served.driver.stalled} and tried again; the log says where"
         raise Problem(503, "not-ready", detail)
     if not served.driving:
         raise Problem(503, "not-ready", "rounds are no longer moved on; restart the server, its log holds the reason")
@@ -83,6 +84,43 @@ async def get_rounds(
         rows = await ledger.list_rounds(connection, limit + 1, before)
     page = [RoundListing(**{name: getattr(row, name) for name in RoundListing.model_fields}) for row in rows[:limit]]
     return RoundsAnswer(rounds=page, next_before=page[-1].round_id if len(rows) > limit else None)
+
+
+class TrainingAnswer(BaseModel):
+    """What is being trained and how far it has come.
+
+    ``mean_offdiagonal_cosine`` is near 1 when all class vectors have fallen onto one point, ``null`` where there are
+    none. ``report`` is what the algorithm says of this training, e.g. that its users' secrets are none.
+    """
+
+    algorithm: str
+    config_digest: str
+    committed_rounds: int
+    rounds: int
+    users: int
+    verifies_on_server: bool
+    mean_offdiagonal_cosine: float | None
+    report: dict[str, str | int | float | bool | None]
+
+
+@router.get("/v1/training", dependencies=[Depends(operator)])
+async def get_training(served: Served) -> TrainingAnswer:
+    """What is being trained, and what its algorithm reports."""
+    training = served.training
+    cosine = training.mean_offdiagonal_cosine()
+    async with served.database.read() as connection:
+        row = await ledger.deployment_row(connection)
+    assert row is not None
+    return TrainingAnswer(
+        algorithm=training.config.algorithm,
+        config_digest=training.config.digest(),
+        committed_rounds=row.committed_rounds,
+        rounds=training.config.rounds,
+        users=len(training.algorithm.users(training.state)),
+        verifies_on_server=training.algorithm.verifies_on_server,
+        mean_offdiagonal_cosine=cosine if math.isfinite(cosine) else None,
+        report=training.report(),
+    )
 
 
 @router.get("/metrics", response_class=Response)

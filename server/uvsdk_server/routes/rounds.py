@@ -1,7 +1,8 @@
-"""Rounds as a device sees them: wait for one, fetch the task, upload the update."""
+"""Rounds as a device sees them: wait for one, choose where that is asked, fetch the task, upload the update."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from functools import partial
 from typing import Annotated
@@ -11,13 +12,17 @@ from pydantic import BaseModel, ConfigDict
 from starlette.background import BackgroundTask
 from starlette.responses import JSONResponse, Response
 
-from uvsdk.errors import UpdateRejectedError
+from uvsdk.federation import messages
+from uvsdk.federation.codec import unpack
 from uvsdk.federation.messages import RoundHeader
-from uvsdk_server import observer, problems
+from uvsdk_server import envelopes, observer, problems
 from uvsdk_server.authentication import ClaimedDevice, Served, SignedDevice, check_body
+from uvsdk_server.deployment import Deployment
 from uvsdk_server.keys import KeyRing
+from uvsdk_server.people import Device
 from uvsdk_server.problems import Problem
 from uvsdk_server.rounds import check_collecting
+from uvsdk_server.store import ledger
 
 router = APIRouter(tags=["rounds"])
 
@@ -68,16 +73,40 @@ async def get_current_round(
 
 @router.get("/v1/rounds/{round_id}/task", response_class=Response, responses=problems.responses(409, 410))
 async def get_task(served: Served, device: SignedDevice, round_id: RoundId) -> Response:
-    """The algorithm's task for this device: an envelope sealed to it and signed by the server."""
-    row, _ = await served.rounds.admits(device.device_id, round_id)
-    check_collecting(row)
-    try:
-        # From the row and not from the board: a server that was just started again knows the round before it has
-        # announced it, and a device that is told "closed" then would leave the round out.
-        task = served.training.task(device, served.training.header(row, served.keys), served.keys)
-    except UpdateRejectedError as error:
-        raise Problem(403, "not-selected", str(error)) from error
-    return Response(task, media_type="application/octet-stream")
+    """The algorithm's task for this device: an envelope sealed to it and signed by the server.
+
+    Answered 409 ``request-needed`` where a device says first what it asks for.
+    """
+    row = await _collecting(served, device, round_id)
+    return _sealed(await asyncio.to_thread(served.training.task, device, row, served.keys))
+
+
+@router.get("/v1/rounds/{round_id}/invitation", response_class=Response, responses=problems.responses(409, 410))
+async def get_invitation(served: Served, device: SignedDevice, round_id: RoundId) -> Response:
+    """What this device may choose from: an envelope sealed to it and signed by the server.
+
+    Answered 409 ``nothing-to-request`` where a device chooses nothing.
+    """
+    header = served.training.header(await _collecting(served, device, round_id), served.keys)
+    return _sealed(await asyncio.to_thread(served.training.invitation, device, header, served.keys))
+
+
+@router.post("/v1/rounds/{round_id}/task", response_class=Response, responses=problems.responses(404, 409, 410))
+async def post_task(served: Served, device: SignedDevice, request: Request, round_id: RoundId) -> Response:
+    """The task for what this device asks for: an envelope of a ``Request`` in, one of the ``Task`` out.
+
+    Asking again for the same gives the same task, and for anything else 409 ``already-requested``: a device asks once
+    in a round. Something that is not offered is answered 404 ``unknown-request``, which never says what.
+    """
+    row = await _collecting(served, device, round_id)
+    expected = served.training.expected_in_round("request", row)
+    asked = unpack(messages.Request, envelopes.open_single(await request.body(), device, expected, served.keys))
+    if (asked.round_id, asked.algorithm) != (round_id, served.training.config.algorithm):
+        raise Problem(409, "wrong-round", "the request inside the seal is of another round than the seal")
+    body = asked.body.tobytes()
+    task = await asyncio.to_thread(served.training.task, device, row, served.keys, body)
+    await served.rounds.settle_request(device.device_id, round_id, body)
+    return _sealed(task)
 
 
 @router.put(
@@ -91,6 +120,21 @@ async def put_update(served: Served, device: ClaimedDevice, request: Request, ro
     new = await served.uploads.receive(device, round_id, request.stream(), partial(check_body, request))
     answered = BackgroundTask(served.rounds.observer.reached, observer.UPLOAD_ANSWERED)
     return Response(status_code=201 if new else 200, background=answered)
+
+
+async def _collecting(served: Deployment, device: Device, round_id: int) -> ledger.AnyRow:
+    """The round, where it collects and asks this device.
+
+    From the row and not from the board: a server that was just started again knows the round before it has announced
+    it, and a device that is told "closed" then would leave the round out.
+    """
+    row, _ = await served.rounds.admits(device.device_id, round_id)
+    check_collecting(row)
+    return row
+
+
+def _sealed(envelope: bytes) -> Response:
+    return Response(envelope, media_type="application/octet-stream")
 
 
 def _answer(header: RoundHeader, keys: KeyRing) -> RoundAnswer:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Request
 
 from uvsdk.federation.codec import unpack
 from uvsdk.federation.messages import Admission, TemplateUpload
+from uvsdk.federation.strategy import EMBEDDED, MEAN
 from uvsdk_server import envelopes, problems
 from uvsdk_server.authentication import Served, SignedDevice, owner_or_operator
 from uvsdk_server.people import Device, check_user
@@ -26,18 +27,22 @@ async def put_admission(served: Served, device: SignedDevice, request: Request, 
     expected = served.training.expected("admission")
     admission = unpack(Admission, envelopes.open_single(await request.body(), device, expected, served.keys))
     check_user(admission.user, user)
-    needs_mean = served.training.needs_mean
-    if needs_mean and admission.model_version != served.models.current.version:
-        raise Problem(409, "wrong-model", "the mean was made with another model than the current one; make it again")
+    embedded = {MEAN, EMBEDDED} & set(served.training.needs)
+    if embedded and admission.model_version != served.models.current.version:
+        raise Problem(409, "wrong-model", "the embeddings are of another model than the current one; make them anew")
     await asyncio.to_thread(served.training.check_admission, admission)
-    await served.people.admit(admission, needs_mean=needs_mean)
+    await served.people.admit(admission)
     served.rounds.wake()
 
 
 @router.put("/v1/users/{user}/template", status_code=204, responses=problems.responses(409))
 async def put_template(served: Served, device: SignedDevice, request: Request, user: User) -> None:
-    """Leave a template here, so that the server can verify this user: a sealed ``TemplateUpload``."""
+    """Leave a template here, so that the server can verify this user: a sealed ``TemplateUpload``.
+
+    Answered 403 ``edge-only`` where the algorithm lets no template leave the device.
+    """
     _own(device, user)
+    served.training.check_verifies()
     expected = served.training.expected("template")
     template = unpack(TemplateUpload, envelopes.open_single(await request.body(), device, expected, served.keys))
     if not await served.models.knows(template.model_version):

@@ -74,7 +74,11 @@ class VerifyAnswer(BaseModel):
 
 @router.post("/v1/verify", dependencies=[Depends(verifier)], responses=problems.responses(404, 409))
 async def post_verify(served: Served, body: VerifyRequest) -> VerifyAnswer:
-    """Compare a probe with the template that the user's device left here."""
+    """Compare a probe with the template that the user's device left here.
+
+    Answered 403 ``edge-only`` where the algorithm lets no template leave the device.
+    """
+    served.training.check_verifies()
     decision = await served.verifier.verify(body.user, body.probe(), body.fmr)
     threshold = decision.threshold
     return VerifyAnswer(

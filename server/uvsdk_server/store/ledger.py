@@ -109,15 +109,15 @@ async def settle_admission(connection: AsyncConnection, pending: AnyRow, *, acce
 
 
 async def eligible_devices(connection: AsyncConnection, *, settled: bool = False) -> Sequence[AnyRow]:
-    """``device_id`` and ``user`` of every device of an admitted user, sorted by device.
+    """``device_id``, ``user`` and ``samples`` of every device of an admitted user, sorted by user, then device.
 
     ``settled`` leaves out users whose admission the algorithm's state does not hold yet.
     """
     query = (
-        select(devices.c.device_id, devices.c.user)
+        select(devices.c.device_id, devices.c.user, users.c.samples)
         .join(users, users.c.user == devices.c.user)
         .where(users.c.admitted)
-        .order_by(devices.c.device_id)
+        .order_by(devices.c.user, devices.c.device_id)
     )
     if settled:
         query = query.where(users.c.admission_sealed.is_(None))
@@ -134,6 +134,18 @@ async def cohort_of(connection: AsyncConnection, round_id: int) -> frozenset[str
     """Device ids of a round's cohort, without those deleted since."""
     query = select(cohort.c.device_id).where(cohort.c.round_id == round_id)
     return frozenset((await connection.execute(query)).scalars())
+
+
+async def cohort_row(connection: AsyncConnection, round_id: int, device_id: str) -> AnyRow | None:
+    """One device's place in a cohort, ``None`` where it has none."""
+    query = select(cohort).where(cohort.c.round_id == round_id, cohort.c.device_id == device_id)
+    return (await connection.execute(query)).first()
+
+
+async def keep_request(connection: AsyncConnection, round_id: int, device_id: str, sealed: bytes) -> None:
+    """Note what a device of the cohort asked for."""
+    mine = (cohort.c.round_id == round_id) & (cohort.c.device_id == device_id)
+    await connection.execute(update(cohort).where(mine).values(request_sealed=sealed))
 
 
 async def outstanding(connection: AsyncConnection, round_id: int) -> frozenset[str]:

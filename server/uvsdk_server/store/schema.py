@@ -64,6 +64,7 @@ users = Table(
     Column("user", String(64), primary_key=True),
     Column("created", Float, nullable=False),
     Column("admitted", Boolean, nullable=False),
+    Column("samples", Integer, nullable=False, server_default="1"),
     Column("admission_sealed", LargeBinary),
     Column("template_sealed", LargeBinary),
     Column("template_version", String(64)),
@@ -106,6 +107,7 @@ cohort = Table(
     Column("round_id", Integer, ForeignKey("rounds.round_id", ondelete="CASCADE"), primary_key=True),
     Column("device_id", String(32), primary_key=True),
     Column("user", String(64), nullable=False),
+    Column("request_sealed", LargeBinary),
     Index(None, "user"),
 )
 

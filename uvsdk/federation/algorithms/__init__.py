@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from uvsdk.errors import SettingsError, TrainingUnavailableError, UnknownNameError
 from uvsdk.federation.messages import Scalar
-from uvsdk.federation.strategy import AnyClientAlgorithm, AnyServerAlgorithm, Disclosure
+from uvsdk.federation.strategy import AnyClientAlgorithm, AnyRequestAlgorithm, AnyServerAlgorithm, Disclosure
 
 
 def names() -> tuple[str, ...]:
@@ -35,6 +35,18 @@ def client(name: str) -> AnyClientAlgorithm:
     if importlib.util.find_spec("torch") is None:
         raise TrainingUnavailableError("training needs torch: pip install 'uvsdk[train]'")
     half: AnyClientAlgorithm = importlib.import_module(f"{package}.client").CLIENT
+    return half
+
+
+def request(name: str) -> AnyRequestAlgorithm | None:
+    """What a device of ``name`` asks for before a round; ``None`` where it asks for nothing.
+
+    Raises :class:`UnknownNameError`.
+    """
+    package = _package(name)
+    if importlib.util.find_spec(f"{package}.request") is None:
+        return None
+    half: AnyRequestAlgorithm = importlib.import_module(f"{package}.request").REQUEST
     return half
 
 

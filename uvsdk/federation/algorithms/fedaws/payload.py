@@ -11,6 +11,7 @@ from uvsdk.federation.spreadout import Spreadout
 from uvsdk.federation.strategy import Disclosure
 
 MOVED = ("all", "participants")
+INDICES = ("exact", "approximate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,12 @@ class Settings:
         reduction: ``sum``, or ``mean`` over the neighbours of a row.
         max_angle_radians: longest move of a row in one step.
         candidates: classes drawn at random as C' each round, the anchors being those who took part; 0 for all.
+        exact_limit: classes above which ``hinge`` looks at the k nearest only, and the anchors are those who took part
+            in any case.
         moved: ``all`` rows, or ``participants``: advised when fewer than a tenth take part in a round.
+        neighbours_index: ``exact``, or ``approximate``: neighbours are sought in lists kept from round to round
+            (:func:`uvsdk.federation.neighbours.from_lists`). It makes a difference above 4,096 classes, for modes of
+            nearest neighbours with all classes as candidates.
     """
 
     margin_positive: float = 0.9
@@ -44,7 +50,9 @@ class Settings:
     reduction: str = "sum"
     max_angle_radians: float = 0.3
     candidates: int = 0
+    exact_limit: int = 20_000
     moved: str = "all"
+    neighbours_index: str = "exact"
 
     def __post_init__(self) -> None:
         if not -1 < self.margin_positive <= 1:
@@ -52,10 +60,12 @@ class Settings:
         if not 0 <= self.vector_rate < float("inf"):
             raise SettingsError(f"vector_rate is {self.vector_rate}; it must be finite and not negative")
         check_initialisation(self.initialisation)
-        if self.spread_steps < 0 or self.candidates < 0 or self.neighbours < 0:
-            raise SettingsError("spread_steps, candidates and neighbours cannot be negative")
+        if min(self.spread_steps, self.candidates, self.neighbours, self.exact_limit) < 0:
+            raise SettingsError("spread_steps, candidates, neighbours and exact_limit cannot be negative")
         if self.moved not in MOVED:
             raise SettingsError(f"moved {self.moved!r} is not one of {MOVED}")
+        if self.neighbours_index not in INDICES:
+            raise SettingsError(f"neighbours_index {self.neighbours_index!r} is not one of {INDICES}")
         self.spreadout()
 
     @classmethod
@@ -72,6 +82,7 @@ class Settings:
             neighbours=self.neighbours or None,
             reduction=self.reduction,
             max_angle_radians=self.max_angle_radians,
+            exact_limit=self.exact_limit,
         )
 
 

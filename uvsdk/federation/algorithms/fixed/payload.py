@@ -27,6 +27,11 @@ class Settings:
             raise SettingsError(f"margin_positive is a cosine in (-1, 1], got {self.margin_positive}")
         check_initialisation(self.initialisation)
 
+    @property
+    def vector_rate(self) -> float:
+        """0: the class vector never moves."""
+        return 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -43,7 +48,7 @@ class Payload:
 DISCLOSURE = Disclosure(
     sends=("the change of the trunk's parameters", "the number of enrolment samples"),
     receives=("the trunk's parameters", "the own class vector, drawn by the server and never moved"),
-    once=("nothing; the mean of the enrolment embeddings under an initialisation from means",),
+    once=("the mean of the enrolment embeddings under an initialisation from means",),
     server_learns=(
         "each device's change of the trunk, under a hashed id; the class vector it drew itself, which says nothing "
         "about a person when random but to which the trained trunk maps that person"

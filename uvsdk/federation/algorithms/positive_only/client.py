@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-from torch import Tensor
 
 from uvsdk.federation import positive
 from uvsdk.federation.algorithms.positive_only.payload import Payload, Settings, Task
 from uvsdk.federation.positive import OwnVector
-from uvsdk.federation.strategy import ClientAlgorithm, Memory
+from uvsdk.federation.strategy import ClientAlgorithm, Embed, Memory, Secret
 
 
 def _begin(
-    task: Task, memory: Memory, embed: Callable[[], Tensor], settings: Settings, rng: np.random.Generator
+    task: Task, memory: Memory, embed: Embed, settings: Settings, rng: np.random.Generator, secret: Secret
 ) -> OwnVector:
-    return positive.own_vector(task.vector, rate=settings.vector_rate)
+    return positive.own_vector(task.vector)
 
 
-def _finish(local: OwnVector, embed: Callable[[], Tensor]) -> tuple[Payload, Memory]:
+def _finish(
+    local: OwnVector, embed: Embed, settings: Settings, rng: np.random.Generator, secret: Secret
+) -> tuple[Payload, Memory]:
     return Payload(positive.trained_vector(local)), {}
 
 
@@ -27,6 +26,7 @@ CLIENT = ClientAlgorithm(
     task=Task,
     begin=_begin,
     parameters=positive.parameters,
+    rate=positive.rate,
     loss=positive.loss,
     constrain=positive.constrain,
     finish=_finish,

@@ -10,7 +10,7 @@ from uvsdk.federation.classes import ClassMatrix
 from uvsdk.federation.strategy import Contribution, ServerAlgorithm
 
 
-def _task(state: ClassMatrix, user: str, settings: Settings) -> Task:
+def _task(state: ClassMatrix, user: str, request: None, settings: Settings, rng: np.random.Generator) -> Task:
     return Task(classes.vector_for(state, user).astype(np.float32))
 
 
@@ -26,11 +26,12 @@ SERVER = ServerAlgorithm(
     state=ClassMatrix,
     settings=Settings,
     payload=Payload,
-    needs_mean=classes.needs_mean,
+    needs=classes.needs,
     empty=classes.empty,
     admit=classes.admit,
     remove=classes.remove,
     start=classes.start,
+    users=classes.users,
     task=_task,
     check=classes.check_row,
     step=_step,

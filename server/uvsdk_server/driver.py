@@ -1,0 +1,365 @@
+"""Rounds as a durable state machine (SPEC 1.5).
+
+::
+
+    open -> selected -> collecting -> aggregating -> committed
+                            |              |
+                            +--------------+-------> aborted
+
+Every arrow is one database transaction. One task, :meth:`Driver.run`, draws them all; a server that is killed
+anywhere goes on from the state it finds. A commit flips the model version, the algorithm's state and the
+optimiser's state at once, and all randomness comes from the deployment's seed and the round's number
+(:mod:`uvsdk.federation.streams`), so the model that follows is the one an undisturbed server would have made of the
+same uploads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from uvsdk.errors import SealError, UpdateRejectedError, UvsdkError
+from uvsdk.federation import streams
+from uvsdk.federation.aggregation import weight_share
+from uvsdk.federation.codec import unpack
+from uvsdk.federation.guards import AcceptedNorms
+from uvsdk.federation.messages import Admission, Scalar, UpdateHead
+from uvsdk.federation.strategy import Contribution
+from uvsdk_server import aggregation, observer
+from uvsdk_server.board import Notice
+from uvsdk_server.models import Models
+from uvsdk_server.monitoring import Log, Metrics, where
+from uvsdk_server.rounds import Rounds
+from uvsdk_server.settings import Settings
+from uvsdk_server.store import ledger
+
+_RETRY_S = 5.0
+_AFTER_ABORT_S, _AFTER_ABORTS_S = 1.0, 60.0
+
+
+class Driver:
+    """Moves the newest round on, and nothing else does.
+
+    Attributes:
+        stalled: class of the error that keeps :meth:`run` from moving on, empty while nothing does.
+    """
+
+    def __init__(self, rounds: Rounds, models: Models, *, settings: Settings, metrics: Metrics, log: Log) -> None:
+        self.stalled = ""
+        self._rounds = rounds
+        self._database = rounds.database
+        self._blobs = rounds.blobs
+        self._keys = rounds.keys
+        self._training = rounds.training
+        self._drafts = rounds.drafts
+        self._models = models
+        self._settings = settings
+        self._metrics = metrics
+        self._log = log
+        self._reported: dict[str, Scalar] | None = None
+
+    async def run(self) -> None:
+        """Move rounds on for ever; cancelled at shutdown."""
+        cleaned = False
+        while True:
+            self._rounds.woken.clear()
+            try:
+                if not cleaned:
+                    await self._clean()
+                    self._metrics.class_cosine.set(self._training.mean_offdiagonal_cosine())
+                    self._report()
+                    cleaned = True
+                if self._drafts.pending:
+                    async with self._rounds.state_lock:
+                        await self._drafts.discard()
+                wait_s = await self._advance()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the rounds that follow must not end with it
+                self.stalled = type(error).__name__
+                self._log.error("round stalled", error=self.stalled, where=where(error), retry_s=_RETRY_S)
+                await asyncio.sleep(_RETRY_S)  # deaf to wake(), so that requests cannot make it spin
+                continue
+            self.stalled = ""
+            if wait_s == 0:
+                continue
+            try:
+                await asyncio.wait_for(self._rounds.woken.wait(), wait_s)
+            except TimeoutError:
+                continue
+
+    async def _advance(self) -> float | None:
+        """Draw one arrow. Gives seconds until the next look, ``None`` to wait for :meth:`wake`."""
+        async with self._database.read() as connection:
+            row = await ledger.newest_round(connection)
+        if row is None or row.state in ("committed", "aborted"):
+            return await self._open(row)
+        if row.state == "open":
+            await self._select(row)
+        elif row.state == "selected":
+            await self._collect(row)
+        elif row.state == "collecting":
+            return await self._close(row)
+        else:
+            await self._aggregate(row)
+        return 0.0
+
+    async def _open(self, last: ledger.AnyRow | None) -> float | None:
+        config = self._training.config
+        async with self._database.read() as connection:
+            deployment = await ledger.deployment_row(connection)
+            admitted = await ledger.admitted_users(connection)
+            eligible = len(await ledger.eligible_devices(connection))
+            aborts = await ledger.aborts_in_a_row(connection)
+        assert deployment is not None
+        finished = deployment.committed_rounds >= config.rounds
+        await self._rounds.board.post(Notice(finished=finished))
+        size = min(eligible, config.cohort_size or eligible)
+        early = not deployment.started and admitted < self._settings.start_after_users
+        if finished or early or size < config.quorum(size):
+            return None
+        now = time.time()
+        if last is not None:
+            pause_s = max(self._settings.round_pause_s, _after_aborts_s(aborts))
+            if last.closed + pause_s > now:
+                return float(last.closed + pause_s - now)
+        await self._rotate_key(now)
+        round_id = 1 if last is None else last.round_id + 1
+        async with self._database.write() as connection:
+            await ledger.insert_round(
+                connection,
+                round_id=round_id,
+                state="open",
+                model_version=self._models.current.version,
+                config_digest=config.digest(),
+                server_key_id=self._keys.current_id,
+                seed=self._training.round_seed(round_id),
+                cohort=0,
+                quorum=0,
+                opened=now,
+                accepted=0,
+            )
+        self._metrics.current_round.set(round_id)
+        return 0.0
+
+    async def _select(self, row: ledger.AnyRow) -> None:
+        """Take admissions into the algorithm's state and fix the cohort, in one transaction."""
+        config, seed = self._training.config, int(row.seed)
+        async with self._rounds.state_lock:
+            async with self._database.read() as connection:
+                deployment = await ledger.deployment_row(connection)
+                pending = await ledger.pending_admissions(connection)
+            assert deployment is not None
+            try:
+                admissions = [self._admission(item) for item in pending]
+                state, refused = await asyncio.to_thread(
+                    self._training.admit,
+                    admissions,
+                    streams.server_stream(seed, streams.ADMIT),
+                    start=not deployment.started,
+                )
+            except Exception as error:  # noqa: BLE001 - an algorithm is a plug-in
+                await self._give_up(row, error)
+                return
+            blob = await asyncio.to_thread(self._drafts.write, self._training.seal_state(state))
+            async with self._database.write() as connection:
+                for item in pending:
+                    await ledger.settle_admission(connection, item, accepted=item.user not in refused)
+                await ledger.keep_state(connection, blob, started=True)
+                members = _draw(
+                    await ledger.eligible_devices(connection, settled=True),
+                    config.cohort_size,
+                    streams.server_stream(seed, streams.COHORT),
+                )
+                quorum = config.quorum(len(members))
+                if len(members) < quorum:
+                    await self._abort(connection, row, f"{len(members)} devices to choose from, need {quorum}")
+                else:
+                    await ledger.insert_cohort(connection, row.round_id, members)
+                    await ledger.change_round(connection, row.round_id, "selected", cohort=len(members), quorum=quorum)
+            self._drafts.settle()
+            self._training.state = state
+            self._blobs.remove(deployment.algorithm_blob)
+            self._report()
+
+    async def _collect(self, row: ledger.AnyRow) -> None:
+        deadline = time.time() + self._training.config.deadline_s
+        async with self._database.write() as connection:
+            await ledger.change_round(connection, row.round_id, "collecting", deadline=deadline)
+        self._log.info("round collecting", round_id=row.round_id, cohort=row.cohort, quorum=row.quorum)
+
+    async def _close(self, row: ledger.AnyRow) -> float:
+        """End collection where the cohort is complete or the time is up."""
+        # Read anew at each look: an upload may be recorded between a look and the notice that follows from it.
+        async with self._database.read() as connection:
+            outstanding = await ledger.outstanding(connection, row.round_id)
+        outstanding -= self._rounds.excused(row.round_id)
+        await self._rounds.board.post(Notice(self._training.header(row, self._keys), outstanding))
+        remaining_s = float(row.deadline - time.time())
+        if outstanding and remaining_s > 0:
+            return remaining_s
+        async with self._database.write() as connection:
+            accepted = len(await ledger.receipts_of(connection, row.round_id))
+            if accepted >= row.quorum:
+                await ledger.change_round(connection, row.round_id, "aggregating", accepted=accepted)
+            else:
+                reason = f"{accepted} updates before the deadline, need {row.quorum}"
+                await self._abort(connection, row, reason, accepted=accepted)
+        await self._rounds.board.post(Notice())
+        if accepted < row.quorum:
+            await self._clean()
+        return 0.0
+
+    async def _aggregate(self, row: ledger.AnyRow) -> None:
+        start = time.perf_counter()
+        async with self._rounds.state_lock:
+            await self._rounds.observer.reached(observer.AGGREGATION_STARTED)
+            async with self._database.read() as connection:
+                receipts = await ledger.receipts_of(connection, row.round_id)
+                deployment = await ledger.deployment_row(connection)
+                eligible = await ledger.eligible_devices(connection, settled=True)
+            assert deployment is not None
+            try:
+                result = await asyncio.to_thread(aggregation.aggregate, self._job(row, receipts, eligible))
+            except OSError:
+                raise  # the disk's trouble passes, and the uploads lie there still
+            except Exception as error:  # noqa: BLE001 - an algorithm is a plug-in
+                await self._give_up(row, error, accepted=len(receipts))
+            else:
+                await self._commit(row, result, len(receipts))
+                self._drafts.settle()
+                self._blobs.remove(deployment.algorithm_blob, deployment.optimiser_blob)
+                self._metrics.aggregation_seconds.observe(time.perf_counter() - start)
+        await self._clean()
+
+    async def _commit(self, row: ledger.AnyRow, result: aggregation.Result, accepted: int) -> None:
+        outcome = await asyncio.to_thread(self._store, result)
+        await self._rounds.observer.reached(observer.RESULT_STORED)
+        async with self._database.write() as connection:
+            await ledger.commit_round(connection, row.round_id, outcome, accepted, time.time())
+        await self._rounds.observer.reached(observer.ROUND_COMMITTED)
+        self._training.state, self._training.optimiser = result.state, result.optimiser
+        self._models.adopt(result.bundle, row.round_id)
+        self._metrics.rounds.labels("committed").inc()
+        self._metrics.class_cosine.set(self._training.mean_offdiagonal_cosine())
+        self._log.info("round committed", round_id=row.round_id, accepted=accepted, model=outcome.model_version[:12])
+
+    async def _give_up(self, row: ledger.AnyRow, error: Exception, *, accepted: int = 0) -> None:
+        """Abort a round over an error that trying again would meet again."""
+        reason = str(error)
+        if not isinstance(error, UvsdkError):
+            # Only the class: what a stranger's code puts into a message may be anybody's data.
+            reason = f"{type(error).__name__} in the algorithm {self._training.config.algorithm}; the log says where"
+            self._log.error("round failed", round_id=row.round_id, error=type(error).__name__, where=where(error))
+        async with self._database.write() as connection:
+            await self._abort(connection, row, reason, accepted=accepted)
+
+    async def _abort(self, connection: AsyncConnection, row: ledger.AnyRow, reason: str, *, accepted: int = 0) -> None:
+        """Close a round without a result: model, algorithm state and optimiser stay as they were.
+
+        The norms to judge updates by are forgotten. Where the whole cohort's updates have grown tenfold, as a recurrent
+        trunk's can within a round, a scale that only accepted updates may move would refuse everyone for ever.
+        """
+        values = {"closed": time.time(), "reason": reason[:1000], "accepted": accepted}
+        await ledger.change_round(connection, row.round_id, "aborted", **values)
+        self._training.norms = AcceptedNorms()
+        self._metrics.rounds.labels("aborted").inc()
+        self._log.warning("round aborted", round_id=row.round_id, reason=reason)
+
+    def _job(
+        self, row: ledger.AnyRow, receipts: Sequence[ledger.Receipt], eligible: Sequence[ledger.AnyRow]
+    ) -> aggregation.Job:
+        private_key = self._keys.hpke(row.server_key_id)
+        if private_key is None or len(receipts) < row.quorum:
+            raise UpdateRejectedError(f"{len(receipts)} updates that can be opened, need {row.quorum}")
+        loop = asyncio.get_running_loop()
+
+        def halfway() -> None:
+            asyncio.run_coroutine_threadsafe(self._rounds.observer.reached(observer.AGGREGATION_HALFWAY), loop).result()
+
+        training = self._training
+        return aggregation.Job(
+            config=training.config,
+            algorithm=training.algorithm,
+            settings=training.settings,
+            private_key=private_key,
+            uploads=tuple(self._upload(receipt) for receipt in receipts),
+            bundle=self._models.current,
+            state=training.state,
+            optimiser=training.optimiser,
+            seed=int(row.seed),
+            share=weight_share(
+                [item.samples for item in receipts],
+                # Nobody is settled where all who took part joined anew meanwhile.
+                [item.samples for item in eligible or receipts],
+                training.config,
+            ),
+            halfway=halfway,
+        )
+
+    def _upload(self, receipt: ledger.Receipt) -> aggregation.Upload:
+        if receipt.head_sealed is None or receipt.blob is None:
+            raise SealError("the content of an accepted update is gone from the database")
+        head = unpack(
+            UpdateHead, self._keys.at_rest.open(receipt.head_sealed, f"head/{receipt.round_id}/{receipt.device_id}")
+        )
+        payload = unpack(self._training.algorithm.payload, head.payload.tobytes())
+        return aggregation.Upload(self._blobs.path(receipt.blob), Contribution(receipt.user, receipt.samples, payload))
+
+    def _admission(self, row: ledger.AnyRow) -> Admission:
+        return unpack(Admission, self._keys.at_rest.open(row.admission_sealed, f"admission/{row.user}"))
+
+    def _store(self, result: aggregation.Result) -> ledger.Outcome:
+        return ledger.Outcome(
+            model_version=result.bundle.version,
+            theta_blob=self._drafts.write_array(result.bundle.theta),
+            algorithm_blob=self._drafts.write(self._training.seal_state(result.state)),
+            optimiser_blob=self._drafts.write(self._training.seal_optimiser(result.optimiser)),
+        )
+
+    def _report(self) -> None:
+        """Log what the algorithm says of this training, where it says something new."""
+        try:
+            report = self._training.report()
+        except Exception as error:  # noqa: BLE001 - an algorithm is a plug-in, and rounds do not need its report
+            self._log.error("no report", error=type(error).__name__, where=where(error))
+            return
+        if report != self._reported:
+            self._log.info("training", algorithm=self._training.config.algorithm, report=report)
+            self._reported = report
+
+    async def _rotate_key(self, now: float) -> None:
+        async with self._database.read() as connection:
+            used = await ledger.rounds_with_key(connection, self._keys.current_id)
+            needed = await ledger.open_key_ids(connection)
+        if now - self._keys.created > self._settings.key_lifetime_s or used >= self._settings.key_rounds:
+            await self._keys.rotate(self._database, now)
+        await self._keys.retire(self._database, needed, now)
+
+    async def _clean(self) -> None:
+        """Forget what closed rounds leave; at start-up, also what a crash kept from being forgotten."""
+        async with self._database.write() as connection:
+            blobs = await ledger.strip_uploads(connection)
+            newest = await ledger.newest_round(connection)
+            if newest is not None:
+                await ledger.forget_receipts(connection, newest.round_id - self._settings.keep_rounds)
+        self._blobs.remove(*blobs)
+        await self._models.forget(self._settings.keep_models)
+
+
+def _after_aborts_s(aborts: int) -> float:
+    """The pause after so many aborted rounds in a row: 1 s, doubling up to a minute, for each costs every device.
+
+    >>> [_after_aborts_s(aborts) for aborts in (0, 1, 2, 3, 99)]
+    [0.0, 1.0, 2.0, 4.0, 60.0]
+    """
+    return min(_AFTER_ABORTS_S, _AFTER_ABORT_S * 2.0 ** min(aborts - 1, 30)) if aborts else 0.0
+
+
+def _draw(devices: Sequence[ledger.AnyRow], size: int, rng: np.random.Generator) -> Sequence[ledger.AnyRow]:
+    if not size or size >= len(devices):
+        return devices
+    chosen = sorted(rng.choice(len(devices), size, replace=False).tolist())
+    return [devices[index] for index in chosen]

@@ -1,0 +1,70 @@
+"""The server's half of FedALC: write the rows that came back, then push apart what does not occur together (SPEC 3)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from uvsdk.federation import classes, correlation, labels, spreadout
+from uvsdk.federation.algorithms.fedalc.payload import Payload, Settings, Task
+from uvsdk.federation.correlation import PairWeights
+from uvsdk.federation.labels import LabelMatrix
+from uvsdk.federation.messages import Scalar
+from uvsdk.federation.strategy import Contribution, ServerAlgorithm
+
+
+def _task(state: LabelMatrix, user: str, request: None, settings: Settings, rng: np.random.Generator) -> Task:
+    return Task(classes.vector_for(state, user).astype(np.float32))
+
+
+def pair_weights(state: LabelMatrix, settings: Settings) -> PairWeights | None:
+    """The weights of the spreadout; ``None`` where all are 1 and FedALC is FedAwS (SPEC 3.5, 3.7)."""
+    counts = state.correlation(settings.smallest_shared)
+    if counts.instances == 0 or (len(counts.rows) == 0 and not settings.instance_weighted):
+        return None
+    weights = correlation.gamma(counts) if settings.weights == "gamma" else correlation.sigma(counts)
+    return weights.with_unit_mean() if settings.unit_mean else weights
+
+
+def _step(
+    state: LabelMatrix, contributions: tuple[Contribution[Payload], ...], settings: Settings, rng: np.random.Generator
+) -> LabelMatrix:
+    """One round: FedAwS' with weighted pairs. The gradient of the weighted sum is 2 (A + A^T) W, A_uv = a_uv slack."""
+    arrived = classes.by_user((item.user, item.samples, item.payload.vector) for item in contributions)
+    written = labels.changed(state, lambda rows: classes.write(rows, arrived))
+    rows = written.indices(item.user for item in contributions)
+    pairs = spreadout.Pairs(weights=pair_weights(written, settings))
+    for _ in range(settings.spread_steps):
+        moved = rows if settings.moved == "participants" else None
+        spread = spreadout.step(written.vectors, settings.spreadout(), rng, pairs=pairs, moved=moved)
+        written = labels.with_vectors(written, spread.vectors)
+    return written
+
+
+def _report(state: LabelMatrix, settings: Settings) -> dict[str, Scalar]:
+    if not state.started:
+        return {}
+    counts = state.correlation(settings.smallest_shared)
+    return {
+        "instances": counts.instances,
+        "correlated_pairs": len(counts.rows),
+        "linked_pairs": state.linked(counts),
+        "equals_fedaws": pair_weights(state, settings) is None,
+    }
+
+
+SERVER = ServerAlgorithm(
+    state=LabelMatrix,
+    settings=Settings,
+    payload=Payload,
+    needs=labels.needs,
+    empty=labels.empty,
+    admit=labels.admit,
+    remove=labels.remove,
+    start=labels.start,
+    users=classes.users,
+    task=_task,
+    check=classes.check_row,
+    step=_step,
+    class_matrix=classes.matrix,
+    report=_report,
+)

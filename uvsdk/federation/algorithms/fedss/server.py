@@ -1,0 +1,73 @@
+"""The server's half of FedSS: hand out the columns that a device asks for, add up what comes back (S4 Alg 1)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from uvsdk.errors import UpdateRejectedError
+from uvsdk.federation import sampled_softmax, sampled_softmax_round
+from uvsdk.federation.algorithms.fedss.payload import Payload, Request, Settings, Task
+from uvsdk.federation.messages import Scalar
+from uvsdk.federation.sampled_softmax import Columns
+from uvsdk.federation.strategy import MEAN, ServerAlgorithm
+
+
+def _needs(settings: Settings) -> frozenset[str]:
+    return frozenset() if settings.initialisation == "random" else frozenset({MEAN})
+
+
+def _task(state: Columns, user: str, request: Request | None, settings: Settings, rng: np.random.Generator) -> Task:
+    """The sub-network that was asked for. Raises :class:`UpdateRejectedError` for anything but a fair request."""
+    if request is None:
+        raise UpdateRejectedError("a device names the classes it wants before it is sent any; ask for them first")
+    places = sampled_softmax.check_ids(state, request.classes, user, settings)
+    label_space = len(sampled_softmax.label_space(state, user, settings))
+    allowed = settings.size(label_space, sampled_softmax.most_held(state))
+    if len(places) > allowed:
+        raise UpdateRejectedError(f"{len(places)} classes were asked for, at most {allowed} are sent in a round")
+    return Task(
+        classes=request.classes,
+        vectors=sampled_softmax_round.columns(state, places),
+        own=sampled_softmax_round.own_among(state, user, places),
+        label_space=label_space,
+    )
+
+
+def _restricted(settings: Settings) -> str:
+    if settings.pool != "users":
+        return ""
+    return (
+        "pool = users sends people's class vectors, which are usable templates, to other people's devices and lets "
+        "those devices move them; everyone concerned must have agreed to that"
+    )
+
+
+def _report(state: Columns, settings: Settings) -> dict[str, Scalar]:
+    anchors = int((state.kinds == sampled_softmax.ANCHOR).sum())
+    listed = int((state.kinds == sampled_softmax.LISTED).sum())
+    return {
+        "classes": len(state.names),
+        "anchors": anchors,
+        "listed_classes": listed,
+        "most_classes_of_a_user": sampled_softmax.most_held(state),
+        "refused_columns": state.refused,
+    }
+
+
+SERVER = ServerAlgorithm(
+    state=Columns,
+    settings=Settings,
+    payload=Payload,
+    needs=_needs,
+    empty=sampled_softmax.empty,
+    admit=sampled_softmax.admit,
+    remove=sampled_softmax.remove,
+    start=sampled_softmax.start,
+    users=sampled_softmax.users,
+    task=_task,
+    check=sampled_softmax_round.check,
+    step=sampled_softmax_round.step,
+    class_matrix=sampled_softmax.matrix,
+    restricted=_restricted,
+    report=_report,
+)

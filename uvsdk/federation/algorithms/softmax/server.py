@@ -1,0 +1,49 @@
+"""The server's half of the softmax oracle: hand out all of W, add up what comes back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from uvsdk.federation import sampled_softmax, sampled_softmax_round
+from uvsdk.federation.algorithms.softmax.payload import Payload, Settings, Task
+from uvsdk.federation.sampled_softmax import Columns
+from uvsdk.federation.strategy import MEAN, ServerAlgorithm
+
+
+def _needs(settings: Settings) -> frozenset[str]:
+    return frozenset() if settings.initialisation == "random" else frozenset({MEAN})
+
+
+def _task(state: Columns, user: str, request: None, settings: Settings, rng: np.random.Generator) -> Task:
+    places = np.argsort(state.ids)
+    return Task(
+        classes=state.ids[places],
+        own=sampled_softmax_round.own_among(state, user, places),
+        vectors=sampled_softmax_round.columns(state, places),
+        label_space=len(places),
+    )
+
+
+def _restricted(settings: Settings) -> str:
+    return (
+        "softmax sends everybody's class vector, a usable template, to every device; it is the reference that the "
+        "other methods are compared with, for laboratories"
+    )
+
+
+SERVER = ServerAlgorithm(
+    state=Columns,
+    settings=Settings,
+    payload=Payload,
+    needs=_needs,
+    empty=sampled_softmax.empty,
+    admit=sampled_softmax.admit,
+    remove=sampled_softmax.remove,
+    start=sampled_softmax.start,
+    users=sampled_softmax.users,
+    task=_task,
+    check=sampled_softmax_round.check,
+    step=sampled_softmax_round.step,
+    class_matrix=sampled_softmax.matrix,
+    restricted=_restricted,
+)

@@ -1,0 +1,190 @@
+"""Error-correcting codewords as class vectors nobody but their owner knows (FedUV, Hosseini et al. 2021; SPEC 6.1).
+
+A message is the user's number b_u, which the server hands out, 32 bits big-endian, followed by secret bits r_u that
+only the device knows. Its BCH codeword, written with +-1 and divided by sqrt(c), is a unit vector, and the least
+distance of the code bounds how close two users' vectors can lie, whoever they are: their cosine is at most
+1 - 2 d_min / c. Codes come from galois (the ``codes`` extra), which is imported when the first one is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from uvsdk.arrays import Bool, Float32, UInt8
+from uvsdk.errors import SettingsError, TrainingUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NUMBER_BITS = 32
+"""l_b: bits of the number at the head of a message. A fixed width keeps distinct numbers distinct messages."""
+
+SHORTEST_SECRET_BITS = 32
+"""No code with a shorter secret is offered; even 2^32 secrets can be tried offline by whoever can test one."""
+
+MESSAGE_BITS: Mapping[int, int] = MappingProxyType({127: 64, 255: 99, 511: 130})
+"""Code length c -> message bits k of the preset of that length (SPEC 6.1)."""
+
+
+# Where the distance is given, galois need not search for it, which takes most of the time; what it states is used.
+_DESIGNED: Mapping[tuple[int, int], int] = MappingProxyType({(127, 64): 21, (255, 99): 47, (511, 130): 111})
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Code:
+    """A BCH code of length c for messages of k bits, systematic: a codeword starts with its message.
+
+    Args:
+        length: c.
+        message_bits: k.
+        distance: d_min by design, as galois states it.
+    """
+
+    length: int
+    message_bits: int
+    distance: int
+    _inner: Any
+
+    def __repr__(self) -> str:
+        return f"Code({self.length}, {self.message_bits}, distance {self.distance})"
+
+    @property
+    def secret_bits(self) -> int:
+        """l_r: what of a message is the device's own."""
+        return self.message_bits - NUMBER_BITS
+
+    @property
+    def largest_cosine(self) -> float:
+        """1 - 2 d_min / c, the most that the vectors of two different messages can agree."""
+        return 1.0 - 2.0 * self.distance / self.length
+
+    def message(self, number: int, secret: bytes) -> UInt8:
+        """b_u || r_u as bits, uint8 (k,); ``secret`` is cut to its first ``secret_bits`` bits.
+
+        Raises:
+            SettingsError: a number that 32 bits do not hold, or too short a secret.
+        """
+        if not 0 <= number < 1 << NUMBER_BITS:
+            raise SettingsError(f"a user's number has {NUMBER_BITS} bits; this one does not fit")
+        if 8 * len(secret) < self.secret_bits:
+            raise SettingsError(f"a secret has {8 * len(secret)} bits, the code takes {self.secret_bits}")
+        own = np.unpackbits(np.frombuffer(number.to_bytes(NUMBER_BITS // 8, "big"), np.uint8))
+        drawn = np.unpackbits(np.frombuffer(secret, np.uint8))[: self.secret_bits]
+        return np.concatenate((own, drawn))
+
+    def encode(self, message: UInt8) -> UInt8:
+        """Bits (..., k) -> the codeword's bits, uint8 (..., c)."""
+        return np.array(self._inner.encode(message), np.uint8)
+
+    def decode(self, bits: UInt8) -> tuple[UInt8, Bool]:
+        """Messages, uint8 (n, k), whose codewords lie within (d_min - 1) / 2 flips of the rows of ``bits`` (n, c).
+
+        The second value, bool (n,), says of which rows that is true; the other rows' messages mean nothing.
+        """
+        messages, errors = self._inner.decode(self._inner.field(bits), errors=True)
+        return np.array(messages, np.uint8), np.asarray(errors) >= 0
+
+    def vector(self, message: UInt8) -> Float32:
+        """v / sqrt(c) of a message, float32 (..., c), unit: bit 1 is +1, bit 0 is -1."""
+        signs = 2.0 * self.encode(message).astype(np.float64) - 1.0
+        return np.asarray(signs / np.sqrt(self.length), np.float32)
+
+
+def secret_bytes(message_bits: int) -> int:
+    """Bytes of secret that a message of that many bits takes.
+
+    >>> secret_bytes(99)
+    9
+    """
+    return -(-(message_bits - NUMBER_BITS) // 8)
+
+
+def number_of(message: UInt8) -> int:
+    """b_u of a message, bits (k,).
+
+    >>> number_of(np.unpackbits(np.array([0, 0, 1, 2, 255], np.uint8)))
+    258
+    """
+    return int.from_bytes(np.packbits(message[:NUMBER_BITS]).tobytes(), "big")
+
+
+def check_layout(length: int, message_bits: int, least_secret_bits: int) -> None:
+    """Refuse a code length that no preset has, and a message with too little secret, without galois.
+
+    Raises:
+        SettingsError: naming the backbone to use instead.
+    """
+    if length not in MESSAGE_BITS:
+        raise SettingsError(
+            f"the trunk has {length} dimensions, and a codeword has one of {sorted(MESSAGE_BITS)}; give the trunk a "
+            "head of that size: the backbone '<name>+255', e.g. 'ge2e+255'"
+        )
+    secret_bits = message_bits - NUMBER_BITS
+    if secret_bits < least_secret_bits:
+        raise SettingsError(
+            f"a message of {message_bits} bits leaves {secret_bits} secret ones, at least {least_secret_bits} are "
+            "asked for; use a longer code (the backbone '<name>+255') or allow fewer"
+        )
+
+
+@functools.cache
+def code(length: int, message_bits: int) -> Code:
+    """The BCH code of that length and message.
+
+    The field's arithmetic is interpreted while the code is made: compiling it first, as galois would, takes a device's
+    processor ten seconds in place of two. Only decoding, which no device does, compiles.
+
+    Raises:
+        SettingsError: there is no such code.
+        TrainingUnavailableError: galois is not installed.
+    """
+    library = _galois()
+    try:
+        designed = _DESIGNED.get((length, message_bits))
+        inner = library.BCH(length, message_bits) if designed is None else library.BCH(length, d=designed)
+    except ValueError as error:
+        raise SettingsError(f"there is no BCH code of length {length} for messages of {message_bits} bits") from error
+    return Code(length, message_bits, int(inner.d), inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Secrecy:
+    """Whether codewords stay secret from whoever reads updates: ``level`` in one word, and why in a sentence."""
+
+    level: str
+    reason: str
+
+
+def secrecy(*, cohort: int, features: int, secure_aggregation: bool, user_privacy: bool) -> Secrecy:
+    """What SPEC 6.6 leaves of the secret: the update of the head is (codeword) x (features) and shows the codeword.
+
+    Args:
+        cohort: updates summed in the smallest round so far; 0 before the first.
+        features: n_d, inputs of the head; 0 where unknown, which no cohort satisfies.
+        secure_aggregation: whether the server sees the sum of updates only.
+        user_privacy: whether that sum carries noise for user-level differential privacy.
+
+    >>> secrecy(cohort=600, features=256, secure_aggregation=True, user_privacy=True).level
+    'aggregate'
+    """
+    if not secure_aggregation:
+        return Secrecy("none", "updates arrive in the clear, and a single one gives its codeword away")
+    if not user_privacy:
+        return Secrecy("none", "the sum of updates carries no noise, and codewords can be separated from it")
+    if features < 1 or cohort < 2 * features:
+        return Secrecy("none", f"{cohort} updates are summed, fewer than twice the inputs of the head")
+    return Secrecy("aggregate", "only noisy sums of enough updates can be seen")
+
+
+def _galois() -> ModuleType:
+    try:
+        import galois
+    except ImportError as error:
+        raise TrainingUnavailableError("FedUV's codes need galois: pip install 'uvsdk[codes]'") from error
+    library: ModuleType = galois
+    return library

@@ -1,0 +1,389 @@
+"""The class columns of a softmax whose devices see all of them or a sample; shared by FedSS and the softmax oracle.
+
+A class is a person (named by the user's hashed id), a class that a device listed by name when it joined, or a
+synthetic anchor that nobody holds. Persons are private; listed classes and anchors are the pool of negatives that any
+device may be sent. On the wire a class is the first eight bytes of a hash of its name, so that what a device asked for
+still means the same after others have joined or left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from uvsdk.arrays import Float64, Int64, UInt8
+from uvsdk.errors import SettingsError, UpdateRejectedError
+from uvsdk.federation import classes
+from uvsdk.federation.classes import ClassMatrix
+from uvsdk.federation.messages import Admission
+
+PERSON, LISTED, ANCHOR = 0, 1, 2
+"""What a class is."""
+
+POOLS = ("anchors", "users")
+"""Whose columns serve as negatives: those of anchors and listed classes, or everybody's."""
+
+ANCHOR_PREFIX = "anchor/"
+"""Names of synthetic anchors begin with it, and no other class's name does."""
+
+
+class ColumnSettings(Protocol):
+    """Settings that the server's half of both algorithms reads."""
+
+    @property
+    def initialisation(self) -> str:
+        """One of :data:`uvsdk.federation.classes.INITIALISATIONS`."""
+        ...
+
+    @property
+    def pool(self) -> str:
+        """One of :data:`POOLS`."""
+        ...
+
+    @property
+    def anchors(self) -> int:
+        """Synthetic classes that nobody holds."""
+        ...
+
+    @property
+    def divide_by_holders(self) -> bool:
+        """Whether column j's change is divided by the weight of the devices that had it (``holders``)."""
+        ...
+
+    @property
+    def momentum(self) -> float:
+        """b, in [0, 1)."""
+        ...
+
+    @property
+    def server_rate(self) -> float:
+        """a."""
+        ...
+
+    @property
+    def foreign_cap(self) -> float:
+        """Longest change of a column that is not the device's own, before weighting; 0 for any."""
+        ...
+
+    @property
+    def samples_cap(self) -> int:
+        """n_k counts as at most this; 1 weights all devices alike."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The label space and who holds what of it, in order of class name.
+
+    Args:
+        names: of the classes, sorted, distinct.
+        ids: int64 (n,), what each class is called on the wire (:func:`class_id`).
+        kinds: uint8 (n,), :data:`PERSON`, :data:`LISTED` or :data:`ANCHOR`.
+        vectors: float64 (n, d); unit rows once ``started``, zeros before.
+        momentum: float64 (n, d), v.
+        means: float64 (n, d), the mean enrolment embedding of a person, zeros elsewhere.
+        samples: int64 (n,), enrolment samples of the device that joined last with that class.
+        last_round: int64 (n,), the count of rounds at which a column was last touched, ``classes.NEVER`` for none.
+        users: hashed ids of those who joined, sorted, distinct.
+        holders: int64 (p,), for each holding the place of its user, ascending.
+        held: int64 (p,), for each holding the place of its class; ascending for each user.
+        rounds: server steps made so far.
+        refused: contributions left out of a step, and columns that a step would have brought to zero.
+        started: whether the columns have been drawn.
+    """
+
+    names: tuple[str, ...]
+    ids: Int64
+    kinds: UInt8
+    vectors: Float64
+    momentum: Float64
+    means: Float64
+    samples: Int64
+    last_round: Int64
+    users: tuple[str, ...]
+    holders: Int64
+    held: Int64
+    rounds: int = 0
+    refused: int = 0
+    started: bool = False
+
+    def __post_init__(self) -> None:
+        count = len(self.names)
+        if self.ids.shape != (count,) or self.kinds.shape != (count,) or self.momentum.shape != self.vectors.shape:
+            raise ValueError(f"{count} classes, ids {self.ids.shape}, momentum {self.momentum.shape} do not agree")
+        if self.holders.shape != self.held.shape or list(self.users) != sorted(set(self.users)):
+            raise ValueError("users are sorted and distinct, and each holding is of one user and one class")
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return int(self.vectors.shape[1])
+
+    @property
+    def rows(self) -> ClassMatrix:
+        """The columns as the rows of a class matrix whose users are the classes."""
+        return ClassMatrix(
+            self.names,
+            self.vectors,
+            self.means,
+            self.samples,
+            self.last_round,
+            self.rounds,
+            self.refused,
+            self.started,
+        )
+
+    def own(self, user: str) -> Int64:
+        """Places of the classes that ``user`` holds, ascending. Raises :class:`UpdateRejectedError` for a stranger."""
+        place = bisect_left(self.users, user)
+        if place == len(self.users) or self.users[place] != user:
+            raise UpdateRejectedError(f"that user is not among the {len(self.users)} admitted; send an admission first")
+        first, last = np.searchsorted(self.holders, [place, place + 1])
+        return self.held[first:last]
+
+
+def class_id(name: str) -> int:
+    """What the class of that name is called on the wire: 63 bits, the same in every round and on every server."""
+    digest = hashlib.sha256(b"uvsdk class\0" + name.encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def empty(dimension: int, settings: ColumnSettings) -> Columns:
+    """Nobody yet: only the synthetic anchors, d = ``dimension``."""
+    names = tuple(sorted(f"{ANCHOR_PREFIX}{number:06}" for number in range(settings.anchors)))
+    count = len(names)
+    none = np.zeros((count, dimension))
+    return Columns(
+        names=names,
+        ids=np.array([class_id(name) for name in names], np.int64),
+        kinds=np.full(count, ANCHOR, np.uint8),
+        vectors=none,
+        momentum=none,
+        means=none,
+        samples=np.zeros(count, np.int64),
+        last_round=np.full(count, classes.NEVER, np.int64),
+        users=(),
+        holders=np.empty(0, np.int64),
+        held=np.empty(0, np.int64),
+    )
+
+
+def users(state: Columns) -> tuple[str, ...]:
+    """Everyone admitted, sorted."""
+    return state.users
+
+
+def admit(state: Columns, admission: Admission, settings: ColumnSettings, rng: np.random.Generator) -> Columns:
+    """``state`` with that user and the classes it holds; classes already there keep their columns.
+
+    A user who joins again holds what the last admission says. A person's column starts as in
+    :func:`uvsdk.federation.classes.admit`; one listed by name starts at random, since a device of several classes
+    sends no mean of any.
+
+    Raises:
+        UpdateRejectedError: no sample, a mean that is needed and unusable, or names that are not sorted and distinct,
+            belong to a person or begin as an anchor's do.
+    """
+    kind, names = _classes_of(state, admission)
+    joined = state
+    for name in names:
+        joined = _with_class(joined, name, kind, admission, settings, rng)
+    if admission.user in joined.users:
+        joined = _without_holdings(joined, admission.user)
+    place = bisect_left(joined.users, admission.user)
+    if place == len(joined.users) or joined.users[place] != admission.user:
+        joined = replace(
+            joined,
+            users=(*joined.users[:place], admission.user, *joined.users[place:]),
+            holders=joined.holders + (joined.holders >= place),
+        )
+    at = int(np.searchsorted(joined.holders, place))
+    held = np.array([bisect_left(joined.names, name) for name in names], np.int64)
+    return _without_orphans(
+        replace(
+            joined,
+            holders=np.insert(joined.holders, at, np.full_like(held, place)),
+            held=np.insert(joined.held, at, held),
+        )
+    )
+
+
+def remove(state: Columns, user: str) -> Columns:
+    """``state`` without ``user`` and without the classes that nobody else holds; unchanged for a stranger."""
+    if user not in state.users:
+        return state
+    place = bisect_left(state.users, user)
+    left = _without_holdings(state, user)
+    return _without_orphans(
+        replace(
+            left,
+            users=left.users[:place] + left.users[place + 1 :],
+            holders=left.holders - (left.holders > place),
+        )
+    )
+
+
+def start(state: Columns, settings: ColumnSettings, rng: np.random.Generator) -> Columns:
+    """Draw the columns of all classes (:func:`uvsdk.federation.classes.start`); unchanged where that has been done.
+
+    Raises:
+        SettingsError: some device would see its only class and nothing else: its loss would be 0 whatever it does.
+    """
+    if state.started:
+        return state
+    for user in state.users:
+        if len(label_space(state, user, settings)) < 2:
+            raise SettingsError(
+                "a softmax over one class teaches nothing: a device here would see its own class alone; set anchors to "
+                "a number of synthetic classes, or wait until others have joined"
+            )
+    rows = classes.start(state.rows, settings, rng)
+    return replace(state, vectors=rows.vectors, started=True)
+
+
+def matrix(state: Columns) -> tuple[tuple[str, ...], Float64]:
+    """(classes that somebody holds, their columns), or none and (0, d) before the columns are drawn."""
+    if not state.started:
+        return (), np.empty((0, state.dimension))
+    places = np.flatnonzero(state.kinds != ANCHOR)
+    return tuple(state.names[place] for place in places), state.vectors[places]
+
+
+def label_space(state: Columns, user: str, settings: ColumnSettings) -> Int64:
+    """Places of all classes that ``user`` may be sent: the own ones and the pool, ascending."""
+    own = state.own(user)
+    if settings.pool == "users":
+        return np.arange(len(state.names))
+    return np.union1d(np.flatnonzero(state.kinds != PERSON), own)
+
+
+def most_held(state: Columns) -> int:
+    """The most classes that one user holds."""
+    return int(np.bincount(state.holders).max()) if len(state.holders) else 0
+
+
+def places_of(state: Columns, ids: Int64) -> Int64:
+    """Places of the classes called ``ids``, -1 for an id that no class has; int64 of the shape of ``ids``."""
+    if len(state.ids) == 0:
+        return np.full(ids.shape, -1, np.int64)
+    order = np.argsort(state.ids)
+    found = order[np.minimum(np.searchsorted(state.ids, ids, sorter=order), len(order) - 1)]
+    return np.where(state.ids[found] == ids, found, -1)
+
+
+def check_ids(state: Columns, ids: Int64, user: str, settings: ColumnSettings) -> Int64:
+    """The places of the classes that a device names, in its order.
+
+    Raises:
+        UpdateRejectedError: ids that are not ascending and distinct, that lack one of the user's own classes, or one of
+            which is not in the user's label space; the message does not say which.
+    """
+    own = state.own(user)
+    if ids.ndim != 1 or ids.dtype != np.int64 or bool((np.diff(ids) <= 0).any()):
+        raise UpdateRejectedError("the classes named are not a list of distinct ids in ascending order")
+    places = places_of(state, ids)
+    allowed, named = np.zeros((2, len(state.names)), np.bool_)
+    allowed[label_space(state, user, settings)] = True
+    if not bool((places >= 0).all() and allowed[places].all()):
+        raise UpdateRejectedError("not every class named is in the label space; ask again at the next round")
+    named[places] = True
+    if not bool(named[own].all()):
+        raise UpdateRejectedError("the device's own classes are not all among those named")
+    return places
+
+
+def check_column_settings(settings: ColumnSettings) -> None:
+    """Raise :class:`SettingsError` for a value outside its range."""
+    classes.check_initialisation(settings.initialisation)
+    if settings.pool not in POOLS:
+        raise SettingsError(f"pool {settings.pool!r} is not one of {POOLS}")
+    if settings.anchors < 0:
+        raise SettingsError(f"anchors is {settings.anchors}; it cannot be negative")
+    if not 0 <= settings.momentum < 1:
+        raise SettingsError(f"momentum is in [0, 1), got {settings.momentum}")
+    if not 0 < settings.server_rate < float("inf"):
+        raise SettingsError(f"server_rate is {settings.server_rate}; it must be positive and finite")
+    if not 0 <= settings.foreign_cap < float("inf"):
+        raise SettingsError(f"foreign_cap is {settings.foreign_cap}; it must be finite and not negative")
+    if settings.samples_cap < 1:
+        raise SettingsError(f"samples_cap is {settings.samples_cap}; it must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class _AtRandom:
+    """Settings under which a class starts at random, whatever the others start from."""
+
+    initialisation: str = "random"
+
+
+def _classes_of(state: Columns, admission: Admission) -> tuple[int, tuple[str, ...]]:
+    """What a device holds: the user alone, or the classes it lists."""
+    user, listed = admission.user, admission.classes
+    if user.startswith(ANCHOR_PREFIX):
+        raise UpdateRejectedError(f"a user's name cannot begin with {ANCHOR_PREFIX!r}")
+    if listed in ((), (user,)):
+        place = bisect_left(state.names, user)
+        if place < len(state.names) and state.names[place] == user and state.kinds[place] == LISTED:
+            raise UpdateRejectedError("another device lists a class of this user's name; choose another name for it")
+        return PERSON, (user,)
+    if list(listed) != sorted(set(listed)) or "" in listed:
+        raise UpdateRejectedError("the classes of an admission are sorted, distinct and not empty")
+    for name in listed:
+        if name == user or name in state.users or name.startswith(ANCHOR_PREFIX):
+            raise UpdateRejectedError("a device lists a class that is a person's or an anchor's; it can list neither")
+    return LISTED, listed
+
+
+def _with_class(
+    state: Columns, name: str, kind: int, admission: Admission, settings: ColumnSettings, rng: np.random.Generator
+) -> Columns:
+    how = settings if kind == PERSON else _AtRandom()
+    rows = classes.admit(state.rows, replace(admission, user=name, classes=()), how, rng)
+    place = bisect_left(state.names, name)
+    if place < len(state.names) and state.names[place] == name:
+        return replace(state, means=rows.means, samples=rows.samples)
+    wire = class_id(name)
+    if wire in state.ids:
+        raise UpdateRejectedError("that class cannot be told from another on the wire; choose another name for it")
+    return replace(
+        state,
+        names=rows.users,
+        ids=np.insert(state.ids, place, wire),
+        kinds=np.insert(state.kinds, place, kind),
+        vectors=rows.vectors,
+        momentum=np.insert(state.momentum, place, 0.0, axis=0),
+        means=rows.means,
+        samples=rows.samples,
+        last_round=rows.last_round,
+        held=state.held + (state.held >= place),
+    )
+
+
+def _without_holdings(state: Columns, user: str) -> Columns:
+    kept = state.holders != bisect_left(state.users, user)
+    return replace(state, holders=state.holders[kept], held=state.held[kept])
+
+
+def _without_orphans(state: Columns) -> Columns:
+    """Drop the classes that nobody holds any more, anchors apart."""
+    kept = state.kinds == ANCHOR
+    kept[state.held] = True
+    if bool(kept.all()):
+        return state
+    moved = np.cumsum(kept) - 1
+    return replace(
+        state,
+        names=tuple(name for name, keep in zip(state.names, kept, strict=True) if keep),
+        ids=state.ids[kept],
+        kinds=state.kinds[kept],
+        vectors=state.vectors[kept],
+        momentum=state.momentum[kept],
+        means=state.means[kept],
+        samples=state.samples[kept],
+        last_round=state.last_round[kept],
+        held=moved[state.held],
+    )

@@ -1,0 +1,371 @@
+"""Rounds of a simulated federation: selection, training in chunks, the server's step."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from uvsdk import backbones
+from uvsdk.arrays import Float32, Float64
+from uvsdk.errors import SettingsError, UpdateRejectedError, WireError
+from uvsdk.federation import aggregation, algorithms, codec, optimisers, streams
+from uvsdk.federation.classes import mean_offdiagonal_cosine
+from uvsdk.federation.messages import Admission, OptimiserState, TrainingConfig
+from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON, Contribution, Memory
+from uvsdk.simulation import checkpoint, large, stacked
+from uvsdk.simulation.checkpoint import Checkpoint
+from uvsdk.simulation.parts import Chunk, InseparableError, Part, Sent
+from uvsdk.simulation.population import Identity, Population
+from uvsdk.simulation.records import Engine, RoundRecord
+from uvsdk.simulation.seeds import SeededSecret
+from uvsdk.simulation.workers import InProcess, Workers
+
+MODEL_VERSION = "simulation"
+_ABORTS = 20
+_ROUNDING = 1e-9
+_CHUNK_BYTES = 256 << 20
+# Numbers held at once for each number of a view (activations and their gradients), and for each parameter.
+_ACTIVATIONS, _COPIES = 64, 5
+
+
+class Simulation:
+    """A federation of simulated devices that drives the server's and the devices' own records.
+
+    Args:
+        config: as of a deployment; ``modality`` and ``backbone`` are free words, ``deadline_s`` is not used.
+        trunk: views (B, ...) -> embeddings (B, d), not normalised; trained in place. No layer may mix the examples
+            of a batch, except where its statistics are frozen.
+        population: the devices.
+        engine: how to compute.
+        workers: where chunks of devices are trained; this process, unless others are named
+            (:mod:`uvsdk.simulation.ray_backend`).
+
+    Raises:
+        SettingsError: settings that do not suit the algorithm, the trunk or the number of devices.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        trunk: nn.Module,
+        population: Population,
+        engine: Engine | None = None,
+        *,
+        workers: Workers | None = None,
+    ) -> None:
+        self.config = config
+        self.trunk = trunk
+        self.population = population
+        self.engine = engine or Engine()
+        self.algorithm = algorithms.server(config.algorithm)
+        self.settings = algorithms.settings(config.algorithm, config.algorithm_settings)
+        self.theta: Float32 = backbones.flatten(trunk)
+        self.optimiser: OptimiserState = optimisers.initial(len(self.theta), config)
+        self.dimension = int(population.samples(population.users[0]).embed(trunk.eval(), [0]).shape[1])
+        self.state: Any = self.algorithm.empty(self.dimension, self.settings)
+        self.started = False
+        self.seed = secrets.randbits(63) if config.seed is None else config.seed
+        self.round_id = 0
+        self.committed = 0
+        self.memories: dict[str, Memory] = {}
+        self.refused: frozenset[str] = frozenset()
+        self._workers = workers or InProcess(trunk, self.engine.threads)
+        self._request = algorithms.request(config.algorithm)
+        self._batching = self._first_batching()
+        size = min(config.cohort_size or len(population.users), len(population.users))
+        if size < config.quorum(size):
+            raise SettingsError(
+                f"a round of {size} devices is below the quorum of {config.quorum(size)}; add devices, or set "
+                "min_clients"
+            )
+
+    def class_matrix(self) -> tuple[tuple[str, ...], Float64]:
+        """(classes, W) with unit rows; none before the first round, or where the algorithm has none."""
+        return self.algorithm.class_matrix(self.state)
+
+    def run(
+        self, rounds: int | None = None, on_round: Callable[[RoundRecord], None] | None = None
+    ) -> list[RoundRecord]:
+        """Run ``rounds`` more rounds, aborted ones included; until ``config.rounds`` are committed for ``None``.
+
+        Raises:
+            UpdateRejectedError: the server's step would not be finite, or 20 rounds in a row were aborted.
+        """
+        records: list[RoundRecord] = []
+        aborts = 0
+        while (self.committed < self.config.rounds) if rounds is None else (len(records) < rounds):
+            record = self._round()
+            records.append(record)
+            if on_round is not None:
+                on_round(record)
+            aborts = 0 if record.committed else aborts + 1
+            if rounds is None and aborts == _ABORTS:
+                raise UpdateRejectedError(
+                    f"{aborts} rounds in a row had fewer updates than their quorum; lower failure_rate, the learning "
+                    "rate or min_clients"
+                )
+        return records
+
+    def save(self, path: Path) -> None:
+        """Write all that the rounds to come depend on, in one step. Raises :class:`SettingsError`."""
+        remembering, memories = checkpoint.flat(self.memories)
+        checkpoint.write(
+            path,
+            Checkpoint(
+                config=self.config.to_json(),
+                seed=str(self.seed),
+                round_id=self.round_id,
+                committed=self.committed,
+                started=self.started,
+                refused=tuple(sorted(self.refused)),
+                batching=self._batching,
+                theta=self.theta,
+                optimiser=np.frombuffer(codec.pack(self.optimiser), np.uint8),
+                state=np.frombuffer(codec.pack(self.state), np.uint8),
+                remembering=remembering,
+                memories=memories,
+            ),
+        )
+
+    @classmethod
+    def restore(
+        cls,
+        path: Path,
+        trunk: nn.Module,
+        population: Population,
+        *,
+        engine: Engine | None = None,
+        workers: Workers | None = None,
+    ) -> Simulation:
+        """Go on where :meth:`save` left off: the same rounds, bit for bit, under the same engine.
+
+        Args:
+            trunk: of the same architecture; its values are replaced.
+            population: the same devices.
+
+        Raises:
+            SettingsError: no such file, or a population of other devices.
+            WireError: not a checkpoint, or a damaged one.
+            UpdateRejectedError: the trunk has another number of parameters.
+        """
+        kept = checkpoint.read(path)
+        backbones.unflatten(trunk, kept.theta)
+        simulation = cls(TrainingConfig.from_json(kept.config), trunk, population, engine, workers=workers)
+        simulation.seed = int(kept.seed)
+        simulation.round_id, simulation.committed, simulation.started = kept.round_id, kept.committed, kept.started
+        simulation.refused = frozenset(kept.refused)
+        simulation.optimiser = codec.unpack(OptimiserState, kept.optimiser.tobytes())
+        simulation.state = codec.unpack(simulation.algorithm.state, kept.state.tobytes())
+        simulation.memories = checkpoint.nested(kept)
+        if simulation.engine.batching == "auto":
+            simulation._batching = kept.batching
+        known = set(simulation.algorithm.users(simulation.state)) | simulation.refused
+        if kept.started and known != set(population.users):
+            raise SettingsError(
+                f"the checkpoint is of {len(known)} devices, {len(known & set(population.users))} of the "
+                f"{len(population.users)} here are among them; restore it with the population it was made of"
+            )
+        return simulation
+
+    def _round(self) -> RoundRecord:
+        start = time.perf_counter()
+        torch.set_num_threads(self.engine.threads)
+        round_id = self.round_id + 1
+        seed = streams.round_seed(self.seed, round_id)
+        if not self.started:
+            self._admit(seed)
+        cohort = self._cohort(seed)
+        present = self._present(cohort, seed)
+        quorum = self.config.quorum(len(cohort))
+        sent: list[Sent] = []
+        if len(present) >= quorum:
+            total, sent = self._train_all(present, round_id, seed)
+        committed = len(sent) >= quorum
+        loss = float("nan")
+        if committed:
+            self._commit(sent, total, seed)
+            weights = np.array([item.weight for item in sent])
+            loss = float(weights @ np.array([item.loss for item in sent]) / weights.sum())
+        self.round_id = round_id
+        cosine = mean_offdiagonal_cosine(self.class_matrix()[1])
+        participants = len(sent) if committed else 0
+        seconds = time.perf_counter() - start
+        return RoundRecord(round_id, loss, participants, len(cohort) - len(sent), seconds, cosine, committed)
+
+    def _admit(self, seed: int) -> None:
+        """Admit every device, then draw the first vectors: what a server does before its first round."""
+        rng = streams.server_stream(seed, streams.ADMIT)
+        needs = self.algorithm.needs(self.settings)
+        refused: dict[str, str] = {}
+        self._load()
+        state = self.state
+        for user in self.population.users:
+            try:
+                state = self.algorithm.admit(state, self._admission(user, needs), self.settings, rng)
+            except UpdateRejectedError as error:
+                refused[user] = str(error)
+        left = len(self.population.users) - len(refused)
+        if left < self.config.quorum(min(left, self.config.cohort_size or left)):
+            raise SettingsError(
+                f"{self.config.algorithm} refused {len(refused)} of {len(self.population.users)} devices, too few are "
+                f"left for a round; the first reason: {next(iter(refused.values()))}"
+            )
+        self.state = self.algorithm.start(state, self.settings, rng)
+        self.refused, self.started = frozenset(refused), True
+
+    def _admission(self, user: str, needs: frozenset[str]) -> Admission:
+        samples, identity = self.population.samples(user), self.population.identity(user)
+        mean = np.empty(0, np.float32)
+        if MEAN in needs:
+            mean = samples.embed(self.trunk, None).numpy().mean(axis=0)
+        nobody = Identity()
+        return Admission(
+            user,
+            MODEL_VERSION,
+            len(samples),
+            np.asarray(mean, np.float32),
+            instances=identity.instances if needs & {INSTANCES, EMBEDDED} else nobody.instances,
+            person=identity.person if PERSON in needs else nobody.person,
+            classes=identity.classes,
+        )
+
+    def _cohort(self, seed: int) -> tuple[str, ...]:
+        users = [user for user in self.population.users if user not in self.refused]
+        size = self.config.cohort_size
+        if not size or size >= len(users):
+            return tuple(users)
+        rng = streams.server_stream(seed, streams.COHORT)
+        return tuple(users[place] for place in sorted(rng.choice(len(users), size, replace=False).tolist()))
+
+    def _present(self, cohort: Sequence[str], seed: int) -> tuple[str, ...]:
+        if not self.engine.failure_rate:
+            return tuple(cohort)
+        draws = streams.server_stream(seed, streams.DROPOUT).random(len(cohort))
+        return tuple(user for user, draw in zip(cohort, draws, strict=True) if draw >= self.engine.failure_rate)
+
+    def _train_all(self, users: Sequence[str], round_id: int, seed: int) -> tuple[Float32, list[Sent]]:
+        """:meth:`_train` by large batches where they do, else by stacked parameters."""
+        try:
+            return self._train(users, round_id, seed)
+        except InseparableError as error:
+            if self.engine.batching == "large":
+                raise SettingsError(f"batching 'large' cannot serve {self.config.algorithm}: {error}") from error
+            self._batching = self._apart()
+            return self._train(users, round_id, seed)
+
+    def _train(self, users: Sequence[str], round_id: int, seed: int) -> tuple[Float32, list[Sent]]:
+        """The weighted sum of the deltas of ``users``, and what they send beside."""
+        counts = [len(self.population.samples(user)) for user in users]
+        weights = dict(zip(users, aggregation.sample_weights(counts, self.config).tolist(), strict=True))
+        size = self.engine.chunk_clients or self._fitting_chunk()
+        groups = [users[first : first + size] for first in range(0, len(users), size)]
+        handed = (self._parts(group, weights, round_id, seed) for group in groups)
+        total, sent = np.zeros_like(self.theta), list[Sent]()
+        for trained in self._workers.train(self._batching, (parts for parts in handed if parts)):
+            chunk = self._accepted(trained, weights, round_id, seed)
+            total += chunk.total
+            sent.extend(chunk.sent)
+        return total, sent
+
+    def _accepted(self, chunk: Chunk, weights: dict[str, float], round_id: int, seed: int) -> Chunk:
+        """``chunk`` without updates whose payload the server refuses.
+
+        Their deltas are in the sum already, so the other devices are trained anew.
+        """
+        while not all(accepted := [self._is_accepted(item) for item in chunk.sent]):
+            left = [item.user for item, good in zip(chunk.sent, accepted, strict=True) if good]
+            if not left:
+                return Chunk(np.zeros_like(chunk.total), (), ())
+            again = self._parts(left, weights, round_id, seed)
+            chunk = next(iter(self._workers.train(self._batching, [again])))
+        return chunk
+
+    def _parts(self, users: Sequence[str], weights: dict[str, float], round_id: int, seed: int) -> list[Part]:
+        """Parts of ``users``, but for those who refuse their invitation, or to whom the server refuses a task."""
+        parts = []
+        for user in users:
+            try:
+                parts.append(self._part(user, weights[user], round_id, seed))
+            except (UpdateRejectedError, WireError):
+                continue
+        return parts
+
+    def _part(self, user: str, weight: float, round_id: int, seed: int) -> Part:
+        """Hand one device its task; where its algorithm lets it choose, it is asked first."""
+        rng = streams.device_stream(self.seed, user, round_id)
+        secret = SeededSecret(self.seed, user, round_id)
+        memory, wish = self.memories.get(user, {}), None
+        if self._request is not None:
+            invitation = codec.pack(self._request.invite(self.state, user, self.settings))
+            offered = codec.unpack(self._request.invitation, invitation)
+            draws = streams.request_stream(self.seed, user, round_id)
+            wish, memory = self._request.choose(offered, memory, self.settings, draws, secret)
+            wish = codec.unpack(self._request.request, codec.pack(wish))
+        stream = streams.server_stream(seed, streams.TASK, user)
+        task = codec.pack(self.algorithm.task(self.state, user, wish, self.settings, stream))
+        control = self.optimiser.control if self.config.control_variates else None
+        samples = self.population.samples(user)
+        return Part(user, self.config, self.theta, task, memory, control, samples, rng, secret, weight)
+
+    def _is_accepted(self, sent: Sent) -> bool:
+        try:
+            payload = codec.unpack(self.algorithm.payload, sent.payload)
+            self.algorithm.check(payload, self.state, sent.user, self.settings)
+        except (UpdateRejectedError, WireError):
+            return False
+        return True
+
+    def _weight_share(self, sent: Sequence[Sent]) -> float:
+        """What part of all weight took part; 1 where only SCAFFOLD, which is off, would ask."""
+        if not self.config.control_variates:
+            return 1.0
+        there = [user for user in self.population.users if user not in self.refused]
+        everybody = [len(self.population.samples(user)) for user in there]
+        return aggregation.weight_share([item.samples for item in sent], everybody, self.config)
+
+    def _commit(self, sent: Sequence[Sent], total: Float32, seed: int) -> None:
+        """The server's part: optimiser, the algorithm's step; then devices keep their memories."""
+        share = float(sum(item.weight for item in sent))
+        mean = total if abs(share - 1.0) < _ROUNDING else total / np.float32(share)
+        part = self._weight_share(sent)
+        theta, optimiser = optimisers.step(self.theta, mean, self.optimiser, self.config, share=part)
+        contributions = tuple(
+            Contribution(item.user, item.samples, codec.unpack(self.algorithm.payload, item.payload)) for item in sent
+        )
+        rng = streams.server_stream(seed, streams.STEP)
+        state = self.algorithm.step(self.state, contributions, self.settings, rng)
+        self.state, self.theta, self.optimiser = state, theta, optimiser
+        self.memories.update({item.user: item.memory for item in sent if item.memory or item.user in self.memories})
+        self.committed += 1
+        self._load()
+
+    def _load(self) -> None:
+        backbones.unflatten(self.trunk, self.theta)
+        self.trunk.eval()
+
+    def _first_batching(self) -> str:
+        if self.engine.batching not in ("auto", "large"):
+            return self.engine.batching
+        obstacle = large.obstacle(self.config)
+        if obstacle and self.engine.batching == "large":
+            raise SettingsError(f"batching 'large' cannot give this round: {obstacle}; use 'auto'")
+        return self._apart() if obstacle else "large"
+
+    def _apart(self) -> str:
+        """What ``auto`` trains devices by that need trunks of their own."""
+        return "stacked" if stacked.gains(self.trunk) else "loop"
+
+    def _fitting_chunk(self) -> int:
+        """Devices whose tensors take about 256 MB."""
+        first = self.population.samples(self.population.users[0])
+        view = first.views([0], np.random.default_rng(0))
+        batch = view.numel() * self.config.batch_size * _ACTIVATIONS
+        trunk = 0 if self._batching == "large" else len(self.theta) * _COPIES
+        return max(1, _CHUNK_BYTES // (4 * (batch + trunk)))

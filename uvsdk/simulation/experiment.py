@@ -1,0 +1,207 @@
+"""What ``uvsdk simulate`` trains on and measures: people from a folder, some of them kept aside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from uvsdk import backbones, modality
+from uvsdk.arrays import Array, Float64
+from uvsdk.backbones import Backbone
+from uvsdk.bundle import Bundle
+from uvsdk.errors import SampleError, SettingsError, TrainingUnavailableError
+from uvsdk.evaluation import bootstrap, metrics, protocols
+from uvsdk.evaluation.bootstrap import Interval
+from uvsdk.evaluation.trials import Trials
+from uvsdk.export import export_bundle
+from uvsdk.federation.strategy import TEMPLATE
+from uvsdk.modality import Sample
+from uvsdk.simulation.engine import Simulation
+from uvsdk.simulation.population import Prepared
+from uvsdk.training import PreparedSamples
+
+DIGITS = "digits"
+"""The handwritten digits that scikit-learn ships, ten classes that play the part of ten people."""
+
+FEWEST_PEOPLE = 5
+"""With fewer people there is an equal error rate, but no interval: resampling so few says nothing."""
+
+_ENROL = 5
+_RESAMPLES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """Features of everybody, by role.
+
+    Args:
+        train: person -> features that the person's device trains on.
+        held_out: person -> further features of the same people.
+        unseen: person -> features of people without a device.
+        unusable: samples that could not be prepared.
+    """
+
+    train: Mapping[str, tuple[Array, ...]]
+    held_out: Mapping[str, tuple[Array, ...]]
+    unseen: Mapping[str, tuple[Array, ...]]
+    unusable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The equal error rate of one set of people, with what stands behind it."""
+
+    people: str
+    eer: Interval
+    subjects: int
+    genuine: int
+    impostor: int
+
+
+def trunk_of(name: str, *, seed: int = 0) -> tuple[Backbone, Bundle]:
+    """A trunk and a bundle of it, from a backbone's name or a bundle's path.
+
+    Raises:
+        UnknownNameError, WeightsNotFoundError, BundleError: there is no such backbone, weight file or bundle.
+    """
+    if name.endswith(".uvb"):
+        bundle = Bundle.open(Path(name))
+        trunk = backbones.get(bundle.manifest.backbone).load(seed=seed)
+        backbones.unflatten(trunk, bundle.theta)
+        return trunk, bundle
+    trunk = backbones.get(name).load(seed=seed)
+    return trunk, export_bundle(trunk)
+
+
+def load(source: str, bundle: Bundle, *, held_out: float, unseen: float, seed: int) -> People:
+    """Prepare everybody's samples and set some aside.
+
+    Args:
+        source: :data:`DIGITS`, or a folder with a folder of samples for each person; where those hold the folders
+            ``enrol`` and ``verify``, the second is what is held out.
+        held_out: part of each person's samples, the last by name, that nobody trains on.
+        unseen: part of the people, drawn by ``seed``, who have no device.
+
+    Raises:
+        SettingsError: no such folder, too few people, or parts outside [0, 1).
+    """
+    for name, part in (("held_out", held_out), ("unseen", unseen)):
+        if not 0 <= part < 1:
+            raise SettingsError(f"{name} is {part}; it is a part, 0 or more and below 1")
+    sources = _digits(bundle) if source == DIGITS else _folder(Path(source))
+    prepared, unusable = _prepared(sources, bundle)
+    names = sorted(prepared)
+    count = math.ceil(unseen * len(names))
+    strangers = {names[place] for place in np.random.default_rng(seed).permutation(len(names))[:count].tolist()}
+    train, aside = {}, {}
+    for person in set(names) - strangers:
+        kept, further = prepared[person]
+        keep = len(kept) if further else max(1, len(kept) - round(held_out * len(kept)))
+        train[person], aside[person] = kept[:keep], (*kept[keep:], *further)
+    if len(train) < 2:
+        raise SettingsError(f"{len(train)} of {len(names)} people are left to train on; lower the part that is unseen")
+    return People(train, aside, {name: (*prepared[name][0], *prepared[name][1]) for name in strangers}, unusable)
+
+
+_Sources = Mapping[str, tuple[Sequence[Sample], Sequence[Sample]]]
+"""Person -> samples, and those that were set aside by whoever made the folder."""
+
+
+def _prepared(sources: _Sources, bundle: Bundle) -> tuple[dict[str, tuple[tuple[Array, ...], tuple[Array, ...]]], int]:
+    """Features of both kinds of samples of everybody who has one to train on, and how many could not be used."""
+    reader, unusable = modality.get(bundle.manifest.modality), 0
+    found = {}
+    for person, kinds in sources.items():
+        features: list[list[Array]] = [[], []]
+        for kept, samples in zip(features, kinds, strict=True):
+            for sample in samples:
+                try:
+                    kept.append(reader.prepare(sample, bundle).features)
+                except SampleError:
+                    unusable += 1
+        if features[0]:
+            found[person] = (tuple(features[0]), tuple(features[1]))
+    return found, unusable
+
+
+def evaluate(simulation: Simulation, people: People, *, seed: int = 0) -> list[Measured]:
+    """Equal error rates of the trunk as it is, with bootstrap intervals over people.
+
+    *Seen*: held-out samples of those who trained, against the template that their device has: the mean embedding of
+    what it trained on, or what its algorithm put in place of that. *Unseen*: of people without a device, against the
+    mean of their first samples, at most five.
+    """
+    found = []
+    templates, probes = {}, {}
+    for person, features in people.train.items():
+        kept = simulation.memories.get(person, {}).get(TEMPLATE)
+        templates[person] = _mean(simulation, features) if kept is None else kept.astype(np.float64)
+        probes[person] = _rows(simulation, people.held_out[person])
+    found.append(_measured("seen", templates, probes, seed))
+    templates, probes = {}, {}
+    for person, features in people.unseen.items():
+        enrol = min(_ENROL, len(features) // 2)
+        if enrol:
+            templates[person] = _mean(simulation, features[:enrol])
+            probes[person] = _rows(simulation, features[enrol:])
+    found.append(_measured("unseen", templates, probes, seed))
+    return [item for item in found if item is not None]
+
+
+def _measured(
+    people: str, templates: Mapping[str, Float64], probes: Mapping[str, Float64], seed: int
+) -> Measured | None:
+    names = tuple(templates)
+    rows = np.concatenate([probes[name] for name in names]) if names else np.empty((0, 0))
+    if len(names) < 2 or not len(rows):
+        return None
+    owners = np.repeat(np.arange(len(names)), [len(probes[name]) for name in names])
+    scores = (rows @ np.stack([templates[name] for name in names]).T).ravel()
+    trials = Trials(scores, np.tile(np.arange(len(names)), len(rows)), np.repeat(owners, len(names)), names)
+    value = metrics.eer(trials.curve())
+    interval = Interval(value, math.nan, math.nan)
+    if len(names) >= FEWEST_PEOPLE:
+        interval = bootstrap.intervals(trials, {"eer": metrics.eer}, resamples=_RESAMPLES, seed=seed)["eer"]
+    return Measured(people, interval, len(names), len(trials.genuine), len(trials.impostor))
+
+
+def _mean(simulation: Simulation, features: Sequence[Array]) -> Float64:
+    mean = _rows(simulation, features).mean(axis=0)
+    direction: Float64 = mean / max(float(np.linalg.norm(mean)), 1e-12)
+    return direction
+
+
+def _rows(simulation: Simulation, features: Sequence[Array]) -> Float64:
+    """Unit embeddings, float64 (n, d); (0, d) of nothing."""
+    population = simulation.population
+    assert isinstance(population, Prepared)
+    if not features:
+        return np.empty((0, simulation.dimension))
+    rows: Float64 = (
+        PreparedSamples(features, population.manifest).embed(simulation.trunk, None).numpy().astype(np.float64)
+    )
+    return rows
+
+
+def _digits(bundle: Bundle) -> _Sources:
+    if bundle.manifest.modality != "handwriting":
+        raise SettingsError(f"the digits are handwriting, the backbone {bundle.manifest.backbone} is not")
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise TrainingUnavailableError("--data digits needs scikit-learn: pip install 'uvsdk[simulate]'") from error
+    digits = load_digits()
+    pages = digits.images.astype(np.float32)
+    return {f"digit {label}": (list(pages[digits.target == label]), []) for label in range(10)}
+
+
+def _folder(root: Path) -> _Sources:
+    found: dict[str, tuple[Sequence[Sample], Sequence[Sample]]] = {}
+    for person in protocols.folder(root, enrol=1):
+        apart = (root / person.name / "enrol").is_dir() and (root / person.name / "verify").is_dir()
+        found[person.name] = (person.enrol, person.verify) if apart else ((*person.enrol, *person.verify), ())
+    return found

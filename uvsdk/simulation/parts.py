@@ -1,0 +1,136 @@
+"""One device's part in one simulated round, and what a chunk of devices makes of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from uvsdk.arrays import Float32
+from uvsdk.errors import UpdateRejectedError, WireError
+from uvsdk.federation import algorithms, codec, controls
+from uvsdk.federation.messages import TrainingConfig
+from uvsdk.federation.strategy import AnyClientAlgorithm, Memory, Secret
+from uvsdk.training import Forward, Samples, batches, class_places, torch_seed
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one device is handed: an :class:`uvsdk.training.Assignment` with its samples and its randomness.
+
+    Args:
+        weight: p_i of the round, before anyone failed (SPEC 1.2).
+    """
+
+    user: str
+    config: TrainingConfig
+    theta: Float32
+    task: bytes
+    memory: Memory
+    control: Float32 | None
+    samples: Samples
+    rng: np.random.Generator
+    secret: Secret
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What one device sends beside its delta, and what it keeps."""
+
+    user: str
+    samples: int
+    weight: float
+    payload: bytes
+    memory: Memory
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What the devices of one chunk made of their parts.
+
+    Args:
+        total: float32 (P,), sum over ``sent`` of weight x delta.
+        sent: of those who finished, in the order of the parts.
+        failed: the others, whose loss or parameters stopped being numbers, or who refused their task.
+    """
+
+    total: Float32
+    sent: tuple[Sent, ...]
+    failed: tuple[str, ...]
+
+
+class InseparableError(Exception):
+    """Internal: a large batch cannot give what this round asks for, since no device has a trunk of its own in it."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A device in the middle of its part: its algorithm has begun."""
+
+    part: Part
+    local: Any
+    memory: Memory
+    variate: Float32 | None
+    drawn: Iterator[list[int]]
+    places: Tensor
+    seed: int
+
+    def views(self) -> tuple[Tensor, Tensor]:
+        """Views (B, ...) and class places (B,) of the next step."""
+        batch = next(self.drawn)
+        return self.part.samples.views(batch, self.part.rng), self.places[torch.tensor(batch)]
+
+
+def begin(part: Part, half: AnyClientAlgorithm, settings: object, forward: Forward) -> Member:
+    """Let the algorithm begin; numbers are drawn in the order in which :func:`uvsdk.training.train_once` does.
+
+    Raises:
+        UpdateRejectedError, WireError: the device refuses its task.
+    """
+    seed = torch_seed(part.rng)
+    memory, variate = controls.split(part)
+    task = codec.unpack(half.task, part.task)
+    local = half.begin(task, memory, embedder(part.samples, forward), settings, part.rng, part.secret)
+    drawn = batches(len(part.samples), part.config.batch_size, part.rng)
+    return Member(part, local, memory, variate, drawn, class_places(part.samples), seed)
+
+
+def embedder(samples: Samples, forward: Forward) -> Callable[..., Tensor]:
+    """The ``embed`` of an algorithm, under one trunk."""
+
+    def embed(indices: Sequence[int] | None = None, /) -> Tensor:
+        return samples.embed(forward, indices)
+
+    return embed
+
+
+def halves(config: TrainingConfig) -> tuple[AnyClientAlgorithm, object]:
+    """The device's half and the settings."""
+    return algorithms.client(config.algorithm), algorithms.settings(config.algorithm, config.algorithm_settings)
+
+
+def all_begun(
+    parts: Sequence[Part], half: AnyClientAlgorithm, settings: object, forward: Forward
+) -> tuple[list[Member], list[str]]:
+    """Those whose algorithm has begun, and those who refused their task."""
+    members, failed = [], []
+    for part in parts:
+        try:
+            members.append(begin(part, half, settings, forward))
+        except (UpdateRejectedError, WireError):
+            failed.append(part.user)
+    return members, failed
+
+
+def finish(member: Member, half: AnyClientAlgorithm, settings: object, forward: Forward, loss: float) -> Sent:
+    """Let the algorithm finish with the trunk as it now is."""
+    part = member.part
+    embed = embedder(part.samples, forward)
+    payload, memory = half.finish(member.local, embed, settings, part.rng, part.secret)
+    return Sent(part.user, len(part.samples), part.weight, codec.pack(payload), memory, loss)
