@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uvsdk.arrays import Array, Float32, Int64, UInt8
+from uvsdk.arrays import Array, Float32, Int64
 from uvsdk.errors import UpdateRejectedError
 from uvsdk.federation import codewords
 from uvsdk.federation.algorithms.feduv.payload import Payload, Settings, Task
@@ -21,6 +21,8 @@ _MESSAGE, _SECRET = "message", "secret"
 class Secretive:
     """What a device trains towards and keeps to itself.
 
+    All of it tensors, although the loss reads the codeword only: a simulation stacks devices by their tensors' shapes.
+
     Args:
         codeword: float32 (c,), v / sqrt(c).
         message: int64 (3,), the number, c and k that the codeword was made for.
@@ -28,8 +30,8 @@ class Secretive:
     """
 
     codeword: Tensor
-    message: Int64
-    secret: UInt8
+    message: Tensor
+    secret: Tensor
 
 
 def _begin(
@@ -54,7 +56,7 @@ def _begin(
     drawn = secret(codewords.secret_bytes(task.message_bits))
     code = codewords.code(task.code_length, task.message_bits)
     vector = code.vector(code.message(task.number, drawn))
-    return Secretive(torch.from_numpy(vector), message, np.frombuffer(drawn, np.uint8))
+    return Secretive(torch.from_numpy(vector), torch.from_numpy(message), torch.tensor(list(drawn), dtype=torch.uint8))
 
 
 def _kept(memory: Memory, message: Int64) -> Secretive | None:
@@ -64,7 +66,7 @@ def _kept(memory: Memory, message: Int64) -> Secretive | None:
     vector: Float32 = memory[TEMPLATE].astype(np.float32)
     if vector.shape != (int(message[1]),):
         return None
-    return Secretive(torch.from_numpy(vector), message, memory[_SECRET].astype(np.uint8))
+    return Secretive(*(torch.tensor(part) for part in (vector, message, memory[_SECRET].astype(np.uint8))))
 
 
 def _parameters(local: Secretive, settings: Settings) -> tuple[Tensor, ...]:
@@ -95,7 +97,8 @@ def _constrain(local: Secretive, settings: Settings) -> None:
 def _finish(
     local: Secretive, embed: Embed, settings: Settings, rng: np.random.Generator, secret: Secret
 ) -> tuple[Payload, Memory]:
-    kept: dict[str, Array] = {_MESSAGE: local.message, _SECRET: local.secret, TEMPLATE: local.codeword.cpu().numpy()}
+    parts = {_MESSAGE: local.message, _SECRET: local.secret, TEMPLATE: local.codeword}
+    kept: dict[str, Array] = {key: part.cpu().numpy() for key, part in parts.items()}
     return Payload(), kept
 
 
