@@ -228,19 +228,21 @@ class Driver:
             except Exception as error:  # noqa: BLE001 - an algorithm is a plug-in
                 await self._give_up(row, error, accepted=len(receipts))
             else:
-                await self._commit(row, result, len(receipts))
+                await self._commit(row, result, receipts)
                 self._drafts.settle()
                 self._blobs.remove(deployment.algorithm_blob, deployment.optimiser_blob)
                 self._metrics.aggregation_seconds.observe(time.perf_counter() - start)
         await self._clean()
 
-    async def _commit(self, row: ledger.AnyRow, result: aggregation.Result, accepted: int) -> None:
+    async def _commit(self, row: ledger.AnyRow, result: aggregation.Result, receipts: Sequence[ledger.Receipt]) -> None:
+        accepted = len(receipts)
         outcome = await asyncio.to_thread(self._store, result)
         await self._rounds.observer.reached(observer.RESULT_STORED)
         async with self._database.write() as connection:
             await ledger.commit_round(connection, row.round_id, outcome, accepted, time.time())
         await self._rounds.observer.reached(observer.ROUND_COMMITTED)
         self._training.state, self._training.optimiser = result.state, result.optimiser
+        self._training.norms = self._training.norms.after(np.array([receipt.norm for receipt in receipts]))
         self._models.adopt(result.bundle, row.round_id)
         self._metrics.rounds.labels("committed").inc()
         self._metrics.class_cosine.set(self._training.mean_offdiagonal_cosine())

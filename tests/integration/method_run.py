@@ -171,9 +171,9 @@ def check_rounds(run: Run) -> None:
     """Every round was committed, the second without the lost device."""
     rounds = run.server.rows("SELECT round_id, state, accepted FROM rounds ORDER BY round_id")
     counts = [PEOPLE - (round_id == LOST_IN) for round_id in range(1, ROUNDS + 1)]
-    assert rounds == [(place + 1, "committed", count) for place, count in enumerate(counts)]
-    for person in PERSONS:
-        told = json.loads((run.folder / f"told {person}.json").read_text())
+    tellings = {person: json.loads((run.folder / f"told {person}.json").read_text()) for person in PERSONS}
+    assert rounds == [(place + 1, "committed", count) for place, count in enumerate(counts)], tellings
+    for person, told in tellings.items():
         rounds_told = [round_id for round_id, state, _ in told if state in ("uploaded", "queued")]
         assert rounds_told == ([3] if person == run.case.lost else [1, 2, 3]), told
 

@@ -187,7 +187,7 @@ def test_a_round_from_admission_to_receipt(url: str) -> None:
                 assert await ledger.outstanding(connection, 1) == {receipts[3].device_id}
                 summed = await ledger.receipts_of(connection, 1)
                 assert [item.user for item in summed] == sorted(item.user for item in receipts[:3])
-                assert (await ledger.accepted_norms(connection)).norms.tolist() == [0.0, 1.0, 2.0]
+                assert (await ledger.accepted_norms(connection)).arrived.tolist() == [1.0, 2.0]
                 await ledger.forget_user(connection, receipts[0].user)
                 assert await ledger.receipt(connection, 1, receipts[0].device_id) is None
                 assert await ledger.strip_uploads(connection) == ()

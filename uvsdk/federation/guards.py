@@ -6,7 +6,7 @@ The checks read each chunk once, so that the server can apply them while it decr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,8 +17,9 @@ UNIT_TOLERANCE = 1e-3
 """How far from 1 the norm of a class vector may be when it arrives (SPEC 1.7)."""
 
 NORM_FACTOR = 10.0
-"""An update longer than this many times the running median of accepted norms is refused (SPEC 1.7)."""
+"""An update longer than this many times the median of earlier rounds is refused (SPEC 1.7)."""
 
+_ROUNDS = 20
 _WINDOW = 255
 _WARM = 5
 
@@ -98,28 +99,60 @@ class DeltaCheck:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedNorms:
-    """Norms of the last accepted updates, float64 (n,), oldest first; packable, so that it survives a restart."""
+    """What the norms of the last committed rounds say of a plausible one.
 
-    norms: Float64 = field(default_factory=lambda: np.empty(0))
+    A round is judged by the rounds before it and not by itself, so that which updates it accepts does not depend on
+    the order in which they arrive. Only where none went before, by the running median of what has arrived.
+
+    Args:
+        medians: float64 (n,), of each round the median of its norms that are not 0, oldest first.
+        recent: float64 arrays, norms that are not 0 of the newest rounds: of as few as have 5 of them, or of all.
+        arrived: float64 (a,), norms that are not 0 of the round in progress, where there are no medians.
+    """
+
+    medians: Float64 = field(default_factory=lambda: np.empty(0))
+    recent: tuple[Float64, ...] = ()
+    arrived: Float64 = field(default_factory=lambda: np.empty(0))
 
     def check(self, norm: float) -> None:
-        """Raise :class:`UpdateRejectedError` for a norm over 10 x the median of those that are not 0.
+        """Raise :class:`UpdateRejectedError` for a norm over 10 x the largest median of the last 20 rounds.
 
-        A device whose hinge is satisfied sends a delta of 0; were those counted, the more devices are done learning,
-        the more of the others would be refused. With fewer than 5 norms left nothing is refused: there is no scale to
-        judge by.
+        SPEC 1.7 says the running median. Devices that have learned what they can send deltas of 0 (a hinge) or close
+        to it (a softmax); the more of them there are, the lower the median of the newest norms, until it would refuse
+        everyone who still learns. The largest of the medians falls only when nobody has learned for 20 rounds, and to
+        raise it takes the majority of a round, as before. With fewer than 5 norms nothing is refused: there is no
+        scale to judge by.
         """
         if not math.isfinite(norm):
             raise UpdateRejectedError("the norm of an update is not finite")
-        active = self.norms[self.norms > 0]
-        if len(active) < _WARM:
-            return
-        median = float(np.median(active))
-        if norm > NORM_FACTOR * median:
+        if len(self.medians):
+            scale = float(self.medians.max())
+        else:
+            known = np.concatenate([*self.recent, self.arrived])
+            if len(known) < _WARM:
+                return
+            scale = float(np.median(known))
+        if norm > NORM_FACTOR * scale:
             raise UpdateRejectedError(
-                f"an update has norm {norm:.4g}, more than {NORM_FACTOR:g} times the running median {median:.4g}"
+                f"an update has norm {norm:.4g}, more than {NORM_FACTOR:g} times the median {scale:.4g} of those before"
             )
 
     def accept(self, norm: float) -> AcceptedNorms:
-        """The history with one more norm, the oldest beyond 255 dropped."""
-        return AcceptedNorms(np.append(self.norms, norm)[-_WINDOW:])
+        """The history with an update of the round in progress."""
+        if len(self.medians) or norm <= 0:
+            return self
+        return replace(self, arrived=np.append(self.arrived, norm)[-_WINDOW:])
+
+    def after(self, norms: Array) -> AcceptedNorms:
+        """The history with one more round, whose accepted updates had ``norms``, in any order.
+
+        A round of few is judged together with those just before it.
+        """
+        active = np.asarray(norms, np.float64)
+        recent = [active[active > 0], *reversed(self.recent)]  # newest first
+        enough = int(np.searchsorted(np.cumsum([len(of_round) for of_round in recent]), _WARM)) + 1
+        recent = [of_round for of_round in recent[:enough] if len(of_round)]
+        medians = self.medians
+        if sum(len(of_round) for of_round in recent) >= _WARM and len(active):
+            medians = np.append(medians, np.median(np.concatenate(recent)))[-_ROUNDS:]
+        return AcceptedNorms(medians, tuple(reversed(recent)))

@@ -103,7 +103,7 @@ _SWEEP = tuple(
 ) + tuple(_metric(f"proxy s={s}", seeds=(0,), offset_factor=s) for s in (1.1, 1.5, 2.0, 5.0))
 
 PLANS = (
-    Plan(LOCAL, config={"steps": 150, "batch_size": 100, "learning_rate": 1e-3}, paper=94.8),
+    Plan(LOCAL, config={"steps": 150, "batch_size": 100, "learning_rate": 1e-4}, paper=94.8),
     Plan("positive_only", algorithm={"initialisation": "random"}, paper=99.4),
     _metric("proxy", paper=99.6),
     _metric("true", sharing="true", paper=99.6),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,8 +15,6 @@ from uvsdk.federation.guards import AcceptedNorms
 from uvsdk_server.store.schema import cohort, deployment, devices, models, rounds, uploads, users
 
 AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
-
-_NORMS = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +173,21 @@ async def insert_receipt(connection: AsyncConnection, new: Receipt) -> None:
 
 
 async def accepted_norms(connection: AsyncConnection) -> AcceptedNorms:
-    """Norms of the newest accepted updates since a round was last aborted, oldest first."""
+    """What the rounds since the last aborted one say of a plausible norm, and the round in progress."""
     aborted = select(func.coalesce(func.max(rounds.c.round_id), 0)).where(rounds.c.state == "aborted").scalar_subquery()
-    query = select(uploads.c.norm).where(uploads.c.round_id > aborted)
-    query = query.order_by(uploads.c.round_id.desc(), uploads.c.received.desc()).limit(_NORMS)
-    newest = (await connection.execute(query)).scalars().all()
-    return AcceptedNorms(np.array(newest[::-1], np.float64))
+    query = select(uploads.c.round_id, uploads.c.norm, rounds.c.state).join(
+        rounds, rounds.c.round_id == uploads.c.round_id
+    )
+    query = query.where(uploads.c.round_id > aborted).order_by(uploads.c.round_id, uploads.c.received)
+    history = AcceptedNorms()
+    for (_, state), rows in groupby(await connection.execute(query), key=lambda row: (row.round_id, row.state)):
+        norms = [float(row.norm) for row in rows]
+        if state == "committed":
+            history = history.after(np.array(norms))
+            continue
+        for norm in norms:
+            history = history.accept(norm)
+    return history
 
 
 async def keep_state(connection: AsyncConnection, algorithm_blob: str, **values: object) -> None:
