@@ -5,8 +5,9 @@ l = mean over the batch of max(0, tau_p - g . w)^2 with unit embeddings g and th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import UpdateRejectedError
+from uvsdk.federation.strategy import ClientAlgorithm, Embed, Memory, Secret
 
 
 class PositiveSettings(Protocol):
@@ -27,6 +29,15 @@ class PositiveSettings(Protocol):
     @property
     def vector_rate(self) -> float:
         """Learning rate of the class vector as a multiple of the trunk's; 0 freezes it."""
+        ...
+
+
+class VectorTask(Protocol):
+    """What the server sends."""
+
+    @property
+    def vector(self) -> Float32:
+        """(d,), unit."""
         ...
 
 
@@ -82,3 +93,40 @@ def trained_vector(local: OwnVector) -> Float32:
     vector = local.vector.detach().cpu().numpy().astype(np.float64)
     result: Float32 = (vector / max(float(np.linalg.norm(vector)), 1e-12)).astype(np.float32)
     return result
+
+
+SomeSettings = TypeVar("SomeSettings", bound=PositiveSettings)
+SomeTask = TypeVar("SomeTask", bound=VectorTask)
+SomePayload = TypeVar("SomePayload")
+
+
+def client(
+    settings: type[SomeSettings], task: type[SomeTask], payload: Callable[[Float32], SomePayload]
+) -> ClientAlgorithm[SomeSettings, SomeTask, SomePayload, OwnVector]:
+    """The device's half of an algorithm that has this loss and keeps nothing on the device.
+
+    Args:
+        settings: its settings.
+        task: what its server sends.
+        payload: makes what the device sends of the trained class vector, float32 (d,).
+    """
+
+    def begin(
+        task: SomeTask, memory: Memory, embed: Embed, settings: SomeSettings, rng: np.random.Generator, secret: Secret
+    ) -> OwnVector:
+        return own_vector(task.vector)
+
+    def finish(
+        local: OwnVector, embed: Embed, settings: SomeSettings, rng: np.random.Generator, secret: Secret
+    ) -> tuple[SomePayload, Memory]:
+        return payload(trained_vector(local)), {}
+
+    return ClientAlgorithm(
+        task=task,
+        begin=begin,
+        parameters=parameters,
+        rate=rate,
+        loss=loss,
+        constrain=constrain,
+        finish=finish,
+    )

@@ -12,7 +12,6 @@ import numpy as np
 from examples.reproduce.record import Row
 from examples.reproduce.speakers import protocol
 from examples.reproduce.speakers.protocol import Corpus
-from examples.reproduce.trunks import speaker_tdnn
 from uvsdk.evaluation import ranking
 from uvsdk.federation.messages import Scalar, TrainingConfig
 from uvsdk.simulation import Engine, Simulation
@@ -59,7 +58,7 @@ def config(cell: Cell, seed: int) -> TrainingConfig:
     return TrainingConfig(
         deployment="speakers",
         modality="tensors",
-        backbone="speaker-tdnn",
+        backbone="speaker-statistics",
         algorithm="fedaws",
         algorithm_settings=dict(cell.algorithm()),
         cohort_size=_COHORT,
@@ -78,7 +77,8 @@ def config(cell: Cell, seed: int) -> TrainingConfig:
 def run(cell: Cell, seed: int, corpus: Corpus) -> list[Row]:
     """Train and measure one cell."""
     started = time.perf_counter()
-    simulation = Simulation(config(cell, seed), speaker_tdnn(seed), corpus.train.population(), engine=Engine())
+    trunk = protocol.statistics_trunk(corpus.public().features.flatten(0, 1), seed)
+    simulation = Simulation(config(cell, seed), trunk, corpus.train.population(), engine=Engine())
     simulation.run()
     seconds = time.perf_counter() - started
     unseen = protocol.embed(simulation.trunk, corpus.test)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from examples.reproduce import data, record
 from examples.reproduce.record import Row
-from examples.reproduce.trunks import speaker_tdnn
+from examples.reproduce.speakers import protocol
 from uvsdk.arrays import Float32
 from uvsdk.evaluation import ranking
 from uvsdk.federation.messages import Scalar, TrainingConfig
@@ -34,14 +34,13 @@ HERE = Path(__file__).parent
 RESULTS, TUNING, PLOT = HERE / "results.csv", HERE / "tuning.csv", HERE / "plot.png"
 
 SEEDS = (0, 1, 2)
-CLASSES, HELD, UNSEEN = 160, 5, 40
-"""Speakers that train, speakers on one device, speakers never trained on."""
+CLASSES, HELD, PUBLIC, UNSEEN = 160, 5, 30, 40
+"""Speakers that train, speakers on one device, those of the former by whose speech the trunk's input is standardised,
+speakers never trained on.
+"""
 
 TRAIN, VALIDATION, TEST, RETRIEVED = 20, 5, 10, 20
 """Utterances of a speaker: to train on, to choose settings by, to test on; of an unseen one to retrieve among."""
-
-CROP = 50
-"""Frames (of 20 ms: two of the corpus averaged) in a training view; figures are those of all 100 of an utterance."""
 
 _SPLIT_SEED = 2024
 _EMBED_BATCH = 64
@@ -81,7 +80,7 @@ class Plan:
         return TrainingConfig(
             deployment="speakers",
             modality="tensors",
-            backbone="speaker-tdnn",
+            backbone="speaker-statistics",
             algorithm=self.method,
             algorithm_settings=dict(self.algorithm),
             **{"seed": seed, **_SHARED, **self.config},  # type: ignore[arg-type]
@@ -102,7 +101,7 @@ PLANS = (
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Utterances by role: float32 (speakers, utterances, 100, 40)."""
+    """Utterances by role: float32 (speakers, utterances, 200, 40)."""
 
     train: Tensor
     validation: Tensor
@@ -118,8 +117,7 @@ def load() -> Corpus:
     rows = [rng.permutation(np.flatnonzero(speech.speaker == speaker)) for speaker in order]
 
     def group(speakers: slice, first: int, count: int) -> Tensor:
-        frames = np.stack([speech.features[row[first : first + count]] for row in rows[speakers]])
-        return torch.from_numpy(frames.reshape(*frames.shape[:2], -1, 2, frames.shape[-1]).mean(axis=3))
+        return torch.from_numpy(np.stack([speech.features[row[first : first + count]] for row in rows[speakers]]))
 
     seen = slice(0, CLASSES)
     return Corpus(
@@ -137,19 +135,14 @@ def population(corpus: Corpus) -> Tensors:
         {name: corpus.train[held.start : held.stop].flatten(0, 1) for name, held in devices.items()},
         classes={name: np.repeat(np.arange(HELD), TRAIN) for name in devices},
         class_names={name: tuple(f"speaker-{place:03d}" for place in held) for name, held in devices.items()},
-        augment=crop,
+        augment=protocol.crop,
     )
-
-
-def crop(features: Tensor, rng: np.random.Generator) -> Tensor:
-    """A random training view of each utterance: (B, 100, 40) to (B, 50, 40)."""
-    starts = torch.from_numpy(rng.integers(0, features.shape[1] - CROP + 1, len(features)))
-    return features[torch.arange(len(features))[:, None], starts[:, None] + torch.arange(CROP)]
 
 
 def train(plan: Plan, corpus: Corpus, seed: int, threads: int) -> tuple[Simulation, float]:
     """The trained federation and the seconds that took."""
-    simulation = Simulation(plan.training(seed), speaker_tdnn(seed), population(corpus), engine=Engine(threads=threads))
+    trunk = protocol.statistics_trunk(corpus.train[:PUBLIC].flatten(0, 1), seed)
+    simulation = Simulation(plan.training(seed), trunk, population(corpus), engine=Engine(threads=threads))
     started = time.perf_counter()
     simulation.run()
     return simulation, time.perf_counter() - started

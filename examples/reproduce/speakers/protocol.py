@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from examples.reproduce import data
 from examples.reproduce.record import Row
+from examples.reproduce.trunks import SpeakerStatistics
 from uvsdk.arrays import Float32
 from uvsdk.evaluation import bootstrap, metrics, ranking
 from uvsdk.evaluation.trials import Trials
@@ -94,6 +95,13 @@ def crop(features: Tensor, rng: np.random.Generator) -> Tensor:
     starts = torch.from_numpy(rng.integers(0, features.shape[1] - CROP + 1, len(features)))
     frames = starts[:, None] + torch.arange(CROP)
     return features[torch.arange(len(features))[:, None], frames]
+
+
+def statistics_trunk(public: Tensor, seed: int, *, code: int = 0) -> SpeakerStatistics:
+    """An untrained :class:`SpeakerStatistics`, standardised by views of 1 s of public utterances (n, 200, 40)."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return SpeakerStatistics(crop(public, np.random.default_rng(0)), code=code)
 
 
 def embed(trunk: nn.Module, group: Group) -> Float32:

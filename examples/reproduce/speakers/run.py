@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -23,7 +22,7 @@ from examples.reproduce import data, record
 from examples.reproduce.speakers import plans, protocol
 from examples.reproduce.speakers.plans import Plan
 from examples.reproduce.speakers.protocol import Corpus
-from examples.reproduce.trunks import SpeakerStatistics, SpeakerTdnn
+from examples.reproduce.trunks import speaker_tdnn
 from uvsdk.federation.messages import Scalar
 from uvsdk.simulation import Engine, Simulation
 from uvsdk.simulation.references import central_softmax
@@ -116,12 +115,9 @@ def public_trunk(plan: Plan, corpus: Corpus, seed: int) -> nn.Module:
 
 def _trunk(plan: Plan, corpus: Corpus, seed: int) -> nn.Module:
     """The untrained trunk of a plan; the first's standardisation is measured on public speech, views of 1 s."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if plan.trunk == "tdnn":
-            return SpeakerTdnn(code=plan.code)
-        public = corpus.public().features.flatten(0, 1)
-        return SpeakerStatistics(protocol.crop(public, np.random.default_rng(0)), code=plan.code)
+    if plan.trunk == "tdnn":
+        return speaker_tdnn(seed, code=plan.code)
+    return protocol.statistics_trunk(corpus.public().features.flatten(0, 1), seed, code=plan.code)
 
 
 def before_code(trunk: nn.Module) -> nn.Module:
