@@ -359,9 +359,7 @@ class Federation:
         bundle = session.models.bundle(session.models.current_version())
         template = store.template(user_id)
         trained = read_memory(store, user_id, session.member.deployment).get(TEMPLATE)
-        # A runtime without a deployment knows the mean only: its template is of this model, and yet not the best one.
-        bettered = trained is not None and not np.array_equal(template.embedding, trained)
-        if bettered or not is_current(template, bundle):
+        if not is_current(template, bundle, trained=trained):
             old = template
             template = store.update_template(user_id, lambda features: remade(old, features, bundle, trained=trained))
         if self.server_verification:

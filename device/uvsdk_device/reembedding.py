@@ -77,6 +77,12 @@ def _is_learnt(trained: Float32, rows: Float32, impostor_score: float) -> bool:
     return genuine_threshold(scores) >= impostor_score
 
 
-def is_current(template: Template, bundle: Bundle) -> bool:
-    """Whether ``template`` is of this model, and has a threshold if the model can give one."""
+def is_current(template: Template, bundle: Bundle, *, trained: Array | None = None) -> bool:
+    """Whether ``template`` is of this model, has a threshold if the model can give one, and is not the mean where an
+    algorithm left ``trained``.
+
+    Someone without a deployment at hand, who knows the mean only, may have made it of this very model.
+    """
+    if trained is not None and not np.array_equal(template.embedding, trained):
+        return False
     return template.model_version == bundle.version and (template.threshold is not None or bundle.calibration is None)

@@ -28,7 +28,7 @@ from uvsdk.federation.participation import TrainingJob
 from uvsdk.federation.strategy import TEMPLATE, Contribution
 from uvsdk.training import LocalTrainer
 from uvsdk_device.keystore import EncryptedStore
-from uvsdk_device.reembedding import remade
+from uvsdk_device.reembedding import is_current, remade
 from uvsdk_device.wrapping import ScryptCost
 
 C, K = 255, 99
@@ -313,6 +313,16 @@ def test_the_codeword_is_the_template_once_it_is_learnt(identity_bundle: MakeBun
     far = np.array([0.4, math.sqrt(1 - 0.16), 0], np.float32)
     assert remade(old, features, bundle, trained=far) == mean
     assert remade(old, features, bundle, trained=np.ones(4, np.float32) / 2) == mean  # of another model
+
+
+def test_a_mean_of_this_model_gives_way_to_the_codeword(identity_bundle: MakeBundle, store: EncryptedStore) -> None:
+    bundle = identity_bundle(IMPOSTORS)
+    mean = enroll("ana", [b"1 0 0", b"1 0 0.1", b"1 0 -0.1"], model=bundle, store=store).template
+    assert is_current(mean, bundle)
+    codeword = np.array([0.8, 0.6, 0], np.float32)
+    assert not is_current(mean, bundle, trained=codeword)
+    features = [np.array(row, np.float32) for row in ([1, 0, 0], [1, 0, 0.1], [1, 0, -0.1])]
+    assert is_current(remade(mean, features, bundle, trained=codeword), bundle, trained=codeword)
 
 
 def test_without_calibration_nothing_says_that_the_codeword_is_learnt(

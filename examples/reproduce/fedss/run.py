@@ -57,12 +57,12 @@ _SHARED: Mapping[str, Scalar] = {
     "local_steps": 1,
     "learning_rate": 0.1,
     "optimiser": "adam",
-    "server_learning_rate": 1e-3,
+    "server_learning_rate": 2e-3,
     "server_adaptivity": 1e-8,
     "warmup_rounds": 60,
     "cooldown_rounds": 300,
 }
-_COLUMNS: Mapping[str, Scalar] = {"initialisation": "random", "foreign_cap": 0.0, "vector_rate": 0.2, "scale": 20.0}
+_COLUMNS: Mapping[str, Scalar] = {"initialisation": "random", "foreign_cap": 0.0, "vector_rate": 1.0, "scale": 20.0}
 _SAMPLED: Mapping[str, Scalar] = {**_COLUMNS, "pool": "users", "anchors": 0}
 
 
@@ -93,7 +93,7 @@ def _fedss(setting: str, asked: int, **more: Scalar) -> Plan:
 
 PLANS = (
     *(_fedss(f"S={asked}", asked) for asked in ASKED),
-    *(_fedss(f"negatives S={asked}", asked, loss="negatives") for asked in (16, 80)),
+    *(_fedss(f"negatives S={asked}", asked, loss="negatives") for asked in ASKED),
     _fedss("positives", HELD, loss="positives"),
     Plan("softmax", "", _COLUMNS),
 )
