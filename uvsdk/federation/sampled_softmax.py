@@ -32,7 +32,17 @@ ANCHOR_PREFIX = "anchor/"
 
 
 class ColumnSettings(Protocol):
-    """Settings that the server's half of both algorithms reads."""
+    """Settings that both algorithms have; the device's half reads the first two."""
+
+    @property
+    def scale(self) -> float:
+        """Of the cosines."""
+        ...
+
+    @property
+    def vector_rate(self) -> float:
+        """Learning rate of the columns on a device as a multiple of the trunk's."""
+        ...
 
     @property
     def initialisation(self) -> str:
@@ -298,6 +308,10 @@ def check_ids(state: Columns, ids: Int64, user: str, settings: ColumnSettings) -
 
 def check_column_settings(settings: ColumnSettings) -> None:
     """Raise :class:`SettingsError` for a value outside its range."""
+    if not 0 < settings.scale < float("inf"):
+        raise SettingsError(f"scale is {settings.scale}; it must be positive and finite")
+    if not 0 <= settings.vector_rate < float("inf"):
+        raise SettingsError(f"vector_rate is {settings.vector_rate}; it must be finite and not negative")
     classes.check_initialisation(settings.initialisation)
     if settings.pool not in POOLS:
         raise SettingsError(f"pool {settings.pool!r} is not one of {POOLS}")

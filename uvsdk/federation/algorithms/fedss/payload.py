@@ -67,12 +67,8 @@ class Settings:
                 f"aggregation {self.aggregation!r} with correction {self.correction!r} counts negatives wrongly; use "
                 "zero_fill with ht, holders with none, or auto"
             )
-        if not 0 < self.scale < float("inf"):
-            raise SettingsError(f"scale is {self.scale}; it must be positive and finite")
         if self.negatives < 0 or self.epoch_rounds < 0:
             raise SettingsError("negatives and epoch_rounds cannot be negative")
-        if not 0 <= self.vector_rate < float("inf"):
-            raise SettingsError(f"vector_rate is {self.vector_rate}; it must be finite and not negative")
         check_column_settings(self)
 
     @classmethod

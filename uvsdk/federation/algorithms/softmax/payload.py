@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from uvsdk.arrays import Float32, Int64
-from uvsdk.errors import SettingsError
 from uvsdk.federation.sampled_softmax import check_column_settings
 from uvsdk.federation.strategy import Disclosure
 
@@ -33,10 +32,6 @@ class Settings:
     samples_cap: int = 1000
 
     def __post_init__(self) -> None:
-        if not 0 < self.scale < float("inf"):
-            raise SettingsError(f"scale is {self.scale}; it must be positive and finite")
-        if not 0 <= self.vector_rate < float("inf"):
-            raise SettingsError(f"vector_rate is {self.vector_rate}; it must be finite and not negative")
         check_column_settings(self)
 
     @property
