@@ -62,7 +62,7 @@ _SHARED: Mapping[str, Scalar] = {
     "warmup_rounds": 60,
     "cooldown_rounds": 300,
 }
-_COLUMNS: Mapping[str, Scalar] = {"initialisation": "random", "foreign_cap": 0.0, "vector_rate": 1.0, "scale": 20.0}
+_COLUMNS: Mapping[str, Scalar] = {"initialisation": "random", "foreign_cap": 0.0, "vector_rate": 0.2, "scale": 12.0}
 _SAMPLED: Mapping[str, Scalar] = {**_COLUMNS, "pool": "users", "anchors": 0}
 
 
@@ -93,7 +93,7 @@ def _fedss(setting: str, asked: int, **more: Scalar) -> Plan:
 
 PLANS = (
     *(_fedss(f"S={asked}", asked) for asked in ASKED),
-    *(_fedss(f"negatives S={asked}", asked, loss="negatives") for asked in ASKED),
+    *(_fedss(f"negatives S={asked}", asked, loss="negatives") for asked in (7, 16, 80)),
     _fedss("positives", HELD, loss="positives"),
     Plan("softmax", "", _COLUMNS),
 )

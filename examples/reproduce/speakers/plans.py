@@ -86,8 +86,10 @@ class Plan:
 
 PLANS = (
     Plan(CENTRAL),
+    Plan(CENTRAL, "rate 1e-3", config={"learning_rate": 1e-3}),
     Plan(CENTRAL, "tdnn", config={"scale": 8.0}, trunk="tdnn"),
-    Plan("fedaws"),
+    Plan("fedaws", config={"server_learning_rate": 1e-3}, algorithm={"step": 1.0, "vector_rate": 3.0}),
+    Plan("fedaws", "rate 2e-3, step 0.1"),
     Plan("fedaws", "tdnn", trunk="tdnn"),
     Plan("fedaws", "150 rounds, 4 steps, warm start", config=_FEW, warm=True),
     Plan("fedalc"),
