@@ -29,6 +29,11 @@ KEPT, DIMENSION, LEARNERS, ASKED = 15, 100, 3, 25
 _INNER = 4
 
 
+def label_prior(corpus: Corpus, seed: int) -> Scores:
+    """Every instance given the labels in order of how often they occur; deterministic."""
+    return np.tile(corpus.train.labels.astype(np.float64).mean(axis=0), (len(corpus.test.labels), 1))
+
+
 def ridge(corpus: Corpus, seed: int) -> Scores:
     """Labels regressed on bags of words of length 1; deterministic."""
     words, labels = dense(corpus.train, corpus.features).astype(np.float64), corpus.train.labels.astype(np.float64)
@@ -79,8 +84,14 @@ def flag(corpus: Corpus, seed: int) -> Scores:
     return _federated(replace(plans.find("fixed", ""), training={"weighting": "uniform"}), corpus, seed)
 
 
-BASELINES: dict[str, Callable[[Corpus, int], Scores]] = {"ridge": ridge, "sleec": sleec, "fedmlh": fedmlh, "flag": flag}
-SEEDS = {"ridge": (0,), "sleec": plans.SEEDS, "fedmlh": plans.SEEDS, "flag": plans.SEEDS}
+BASELINES: dict[str, Callable[[Corpus, int], Scores]] = {
+    "label_prior": label_prior,
+    "ridge": ridge,
+    "sleec": sleec,
+    "fedmlh": fedmlh,
+    "flag": flag,
+}
+SEEDS = {"label_prior": (0,), "ridge": (0,), "sleec": plans.SEEDS, "fedmlh": plans.SEEDS, "flag": plans.SEEDS}
 
 
 def _regression(words: Scores, targets: Scores, penalty: float) -> Scores:

@@ -101,6 +101,7 @@ PLANS = (
     Plan("softmax"),
     Plan("positive_only", "", {"initialisation": "random", "vector_rate": _OWN_RATE}),
     _LITERAL,
+    replace(_LITERAL, method="positive_only", settings={"initialisation": "random"}),
     replace(_ALC, setting="sigma, paper's trunk", trunk=trunk.papers),
     *(_swept(plan, step) for plan in (_ALC, _AWS) for step in (0.001, 0.01, 1.0)),
 )

@@ -17,7 +17,7 @@ from uvsdk.federation.messages import Scalar, TrainingConfig
 from uvsdk.simulation import Simulation, Tensors
 
 SETTING = "cifar10"
-PASSES = 4.0
+PASSES = 8.0
 """Over the training images, unless the command says otherwise."""
 
 DIMENSION = 64

@@ -10,7 +10,7 @@ import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import matplotlib
@@ -66,14 +66,28 @@ _COLUMNS: Mapping[str, Scalar] = {"initialisation": "random", "foreign_cap": 0.0
 _SAMPLED: Mapping[str, Scalar] = {**_COLUMNS, "pool": "users", "anchors": 0}
 
 
+# A quarter of the rounds, each of four local steps: here devices drift, and collapse where nothing keeps them apart.
+_FOUR: Mapping[str, Scalar] = {
+    "rounds": 150,
+    "local_steps": 4,
+    "cohort_size": 8,
+    "batch_size": 16,
+    "warmup_rounds": 15,
+    "cooldown_rounds": 75,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One line of the table: a method, |S| or another setting's name, and what differs from what all share."""
+    """One line of the table: a method, |S| or another setting's name, and what differs from what all share; ``held``
+    speakers on a device.
+    """
 
     method: str
     setting: str
     algorithm: Mapping[str, Scalar]
     config: Mapping[str, Scalar] = field(default_factory=dict)
+    held: int = HELD
 
     def training(self, seed: int) -> TrainingConfig:
         """The configuration of one run."""
@@ -87,8 +101,8 @@ class Plan:
         )
 
 
-def _fedss(setting: str, asked: int, **more: Scalar) -> Plan:
-    return Plan("fedss", setting, {**_SAMPLED, "negatives": max(asked - HELD, 0), **more})
+def _fedss(setting: str, asked: int, held: int = HELD, **more: Scalar) -> Plan:
+    return Plan("fedss", setting, {**_SAMPLED, "negatives": asked - held, **more})
 
 
 PLANS = (
@@ -96,6 +110,14 @@ PLANS = (
     *(_fedss(f"negatives S={asked}", asked, loss="negatives") for asked in (7, 16, 80)),
     _fedss("positives", HELD, loss="positives"),
     Plan("softmax", "", _COLUMNS),
+    *(
+        replace(plan, setting=f"{plan.setting} ten on a device, four steps".strip(), config=_FOUR, held=2 * HELD)
+        for plan in (
+            _fedss("S=16", 16, 2 * HELD),
+            _fedss("negatives S=16", 16, 2 * HELD, loss="negatives"),
+            Plan("softmax", "", _COLUMNS),
+        )
+    ),
 )
 
 
@@ -128,13 +150,13 @@ def load() -> Corpus:
     )
 
 
-def population(corpus: Corpus) -> Tensors:
-    """32 devices of five speakers each; a speaker's class is named by the place, so that W's rows are in its order."""
-    devices = {f"device-{first // HELD:02d}": range(first, first + HELD) for first in range(0, CLASSES, HELD)}
+def population(corpus: Corpus, held: int) -> Tensors:
+    """Devices of ``held`` speakers each; a speaker's class is named by the place, so that W's rows are in its order."""
+    devices = {f"device-{first // held:02d}": range(first, first + held) for first in range(0, CLASSES, held)}
     return Tensors(
-        {name: corpus.train[held.start : held.stop].flatten(0, 1) for name, held in devices.items()},
-        classes={name: np.repeat(np.arange(HELD), TRAIN) for name in devices},
-        class_names={name: tuple(f"speaker-{place:03d}" for place in held) for name, held in devices.items()},
+        {name: corpus.train[these.start : these.stop].flatten(0, 1) for name, these in devices.items()},
+        classes={name: np.repeat(np.arange(held), TRAIN) for name in devices},
+        class_names={name: tuple(f"speaker-{place:03d}" for place in these) for name, these in devices.items()},
         augment=protocol.crop,
     )
 
@@ -142,7 +164,7 @@ def population(corpus: Corpus) -> Tensors:
 def train(plan: Plan, corpus: Corpus, seed: int, threads: int) -> tuple[Simulation, float]:
     """The trained federation and the seconds that took."""
     trunk = protocol.statistics_trunk(corpus.train[:PUBLIC].flatten(0, 1), seed)
-    simulation = Simulation(plan.training(seed), trunk, population(corpus), engine=Engine(threads=threads))
+    simulation = Simulation(plan.training(seed), trunk, population(corpus, plan.held), engine=Engine(threads=threads))
     started = time.perf_counter()
     simulation.run()
     return simulation, time.perf_counter() - started
@@ -216,8 +238,9 @@ def plot() -> None:
         for prefix, label in (("S=", "FedSS"), ("negatives S=", "negatives only")):
             points = {}
             for row in rows:
-                if row.method == "fedss" and row.setting.startswith(prefix) and row.metric == metric:
-                    points.setdefault(int(row.setting.removeprefix(prefix)), []).append(row.value)
+                size = row.setting.removeprefix(prefix)
+                if row.method == "fedss" and row.setting.startswith(prefix) and size.isdigit() and row.metric == metric:
+                    points.setdefault(int(size), []).append(row.value)
             asked = sorted(points)
             spread = [np.std(points[size], ddof=1) if len(points[size]) > 1 else 0.0 for size in asked]
             panel.errorbar(asked, [np.mean(points[size]) for size in asked], spread, marker="o", capsize=3, label=label)
@@ -269,7 +292,7 @@ def _tried(plan: Plan, changes: Sequence[str]) -> Plan:
             target[name.removeprefix("algorithm.")] = json.loads(text)
         except json.JSONDecodeError:
             target[name.removeprefix("algorithm.")] = text
-    return Plan(plan.method, plan.setting, algorithm, config)
+    return replace(plan, algorithm=algorithm, config=config)
 
 
 def _rows(method: str, setting: str, seed: int, figures: Mapping[str, float]) -> list[Row]:

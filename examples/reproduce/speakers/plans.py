@@ -46,6 +46,11 @@ _FEW: Mapping[str, Scalar] = {
 }
 
 
+_TUNED: Mapping[str, Scalar] = {"server_learning_rate": 1e-3}
+_PUSHED: Mapping[str, Scalar] = {"step": 1.0, "vector_rate": 3.0}
+_HALF: Mapping[str, Scalar] = {"rounds": 300, "warmup_rounds": 30, "cooldown_rounds": 150}
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One line of the table.
@@ -87,8 +92,10 @@ class Plan:
 PLANS = (
     Plan(CENTRAL),
     Plan(CENTRAL, "rate 1e-3", config={"learning_rate": 1e-3}),
+    Plan(CENTRAL, "300 steps", config={"steps": 300, "warmup_steps": 30, "cooldown_steps": 150}),
     Plan(CENTRAL, "tdnn", config={"scale": 8.0}, trunk="tdnn"),
-    Plan("fedaws", config={"server_learning_rate": 1e-3}, algorithm={"step": 1.0, "vector_rate": 3.0}),
+    Plan("fedaws", config=_TUNED, algorithm=_PUSHED),
+    Plan("fedaws", "300 rounds", config={**_TUNED, **_HALF}, algorithm=_PUSHED),
     Plan("fedaws", "rate 2e-3, step 0.1"),
     Plan("fedaws", "tdnn", trunk="tdnn"),
     Plan("fedaws", "150 rounds, 4 steps, warm start", config=_FEW, warm=True),
