@@ -13,10 +13,10 @@ SEEDS = (0, 1, 2)
 CENTRAL = "central_softmax"
 
 _CENTRAL = central_softmax.Settings(
-    steps=600, batch_size=160, learning_rate=2e-3, warmup_steps=60, cooldown_steps=300, scale=12.0
+    steps=600, batch_size=160, learning_rate=1e-3, warmup_steps=60, cooldown_steps=300, scale=12.0
 )
 
-WARM_START = replace(_CENTRAL, steps=300, warmup_steps=30, cooldown_steps=150, scale=8.0)
+WARM_START = replace(_CENTRAL, steps=300, learning_rate=2e-3, warmup_steps=30, cooldown_steps=150, scale=8.0)
 """How the public warm start is trained: the central reference on the 30 public speakers alone."""
 
 # 600 rounds of 40 devices, 4 utterances each, one step: 96,000 training views, as many as the central reference sees.
@@ -91,9 +91,9 @@ class Plan:
 
 PLANS = (
     Plan(CENTRAL),
-    Plan(CENTRAL, "rate 1e-3", config={"learning_rate": 1e-3}),
-    Plan(CENTRAL, "300 steps", config={"steps": 300, "warmup_steps": 30, "cooldown_steps": 150}),
-    Plan(CENTRAL, "tdnn", config={"scale": 8.0}, trunk="tdnn"),
+    Plan(CENTRAL, "rate 2e-3", config={"learning_rate": 2e-3}),
+    Plan(CENTRAL, "300 steps", config={"steps": 300, "learning_rate": 2e-3, "warmup_steps": 30, "cooldown_steps": 150}),
+    Plan(CENTRAL, "tdnn", config={"scale": 8.0, "learning_rate": 2e-3}, trunk="tdnn"),
     Plan("fedaws", config=_TUNED, algorithm=_PUSHED),
     Plan("fedaws", "300 rounds", config={**_TUNED, **_HALF}, algorithm=_PUSHED),
     Plan("fedaws", "rate 2e-3, step 0.1"),
