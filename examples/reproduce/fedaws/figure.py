@@ -12,7 +12,7 @@ from examples.reproduce.record import Row
 def draw(results: Path, folder: Path) -> None:
     """Write ``cifar10.png`` and ``sweep.png`` into ``folder``, each where its rows are there."""
     rows = record.read(results)
-    images = [row for row in rows if row.setting == "cifar10"]
+    images = [row for row in rows if row.setting.startswith("cifar10")]
     cells = [row for row in rows if " k=" in row.setting]
     if images:
         _cifar10(images, folder / "cifar10.png")
@@ -24,13 +24,16 @@ def _cifar10(rows: list[Row], path: Path) -> None:
     from matplotlib import pyplot
 
     methods = ("positive_only", "fixed", "fedaws", "softmax")
-    figure, axes = pyplot.subplots(1, 2, figsize=(8, 3), layout="constrained")
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3), layout="constrained")
     for place, metric in zip(axes, ("P@1", "fmr_at_0.7"), strict=True):
-        found = [[row.value for row in rows if (row.method, row.metric) == (method, metric)] for method in methods]
-        bars = place.bar(methods, [fmean(values) if values else 0.0 for values in found], color="tab:blue")
-        place.bar_label(bars, fmt="%.1f")
+        for shift, setting, label in ((-0.2, "cifar10 4 passes", "4 passes"), (0.2, "cifar10", "8 passes")):
+            values = {row.method: row.value for row in rows if (row.setting, row.metric) == (setting, metric)}
+            where = [methods.index(method) + shift for method in values]
+            place.bar_label(place.bar(where, list(values.values()), 0.38, label=label), fmt="%.1f", fontsize=8)
+        place.set_xticks(range(len(methods)), methods)
         place.set_ylabel(f"{metric}, %")
         place.set_ylim(0, 108)
+    axes[1].legend()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
