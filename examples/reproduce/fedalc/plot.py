@@ -22,6 +22,7 @@ PAPER = {
     ("fedmlh", ""): (11.14, 8.91, 7.47),
     ("positive_only", ""): (11.60, 9.11, 7.84),
     ("fedaws", "hinge"): (49.22, 30.74, 23.11),
+    ("positive_only", "literal"): (11.60, 9.11, 7.84),
     ("fedaws", "topk_neg_sq"): (49.22, 30.74, 23.11),
     ("fedalc", "sigma"): (59.67, 36.04, 27.18),
     ("fedalc", "eq11"): (59.67, 36.04, 27.18),
@@ -42,6 +43,7 @@ ORDER = (
     ("fedmlh", ""),
     ("positive_only", ""),
     ("fedalc", "literal"),
+    ("positive_only", "literal"),
 )
 SWEPT = {"fedalc": "sigma", "fedaws": "hinge"}
 MAIN_STEP = 0.1
@@ -69,7 +71,8 @@ def main() -> None:
     bars.set_xticks(range(len(present)), [" ".join(key).strip() for key in present], rotation=35, ha="right")
     bars.set_ylabel("percent")
     bars.set_title("Bibtex, mean and standard deviation over seeds")
-    bars.legend(frameon=False)
+    bars.set_ylim(0, 80)
+    bars.legend(frameon=False, ncols=4, loc="upper center")
     for method, setting in SWEPT.items():
         points = {
             float(row.setting.removeprefix(setting) or MAIN_STEP): row.value
