@@ -1,6 +1,7 @@
 """The simulation engine: three ways to train the same devices, and rounds that production would have made."""
 
 import dataclasses
+import platform
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from uvsdk.federation import aggregation, algorithms, codec, controls, optimiser
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.federation.participation import TrainingJob
 from uvsdk.simulation import Engine, Prepared, Simulation, Tensors, groups
+from uvsdk.simulation.allocation import keep_freed_memory
 from uvsdk.simulation.seeds import SeededSecret
 from uvsdk.training import LocalTrainer
 
@@ -356,3 +358,9 @@ def test_settings_that_cannot_be() -> None:
 def test_without_a_seed_two_simulations_differ() -> None:
     one, other = (run(config(seed=None), "auto") for _ in range(2))
     assert one.seed != other.seed
+
+
+def test_freed_memory_stays_with_the_process_where_the_c_library_can_be_told() -> None:
+    """glibc is told once, and no number changes by it (the tests above compare stacked devices with a loop)."""
+    assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
+    assert keep_freed_memory.cache_info().currsize == 1

@@ -17,6 +17,7 @@ from uvsdk.arrays import Float32
 from uvsdk.errors import UpdateRejectedError, WireError
 from uvsdk.federation import controls
 from uvsdk.federation.strategy import AnyClientAlgorithm
+from uvsdk.simulation.allocation import keep_freed_memory
 from uvsdk.simulation.groups import Group, constrain, grouped
 from uvsdk.simulation.parts import Chunk, Member, Part, Sent, all_begun, finish, halves
 from uvsdk.training import parts as cut
@@ -37,6 +38,7 @@ def gains(module: nn.Module) -> bool:
 
 def train(module: nn.Module, parts: Sequence[Part]) -> Chunk:
     """Train all of ``parts`` side by side, those with tensors of equal shapes together."""
+    keep_freed_memory()
     half, settings = halves(parts[0].config)
     backbones.unflatten(module, parts[0].theta)
     module.eval()
