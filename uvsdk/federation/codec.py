@@ -9,6 +9,7 @@ expects; nothing in the bytes chooses what is built.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import struct
@@ -96,7 +97,7 @@ def unpack(kind: type[Message], data: bytes | memoryview) -> Message:
         if name != kind.__name__ or not isinstance(fields, dict):
             raise WireError(f"expected a {kind.__name__}, got a {name}")
         reader = _Reader(view, 8 + length)
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)
         values = {key: _restore(fields[key], reader, hints[key]) for key in fields}
         reader.finish()
         expected = {field.name for field in dataclasses.fields(kind)}
@@ -196,3 +197,9 @@ def _is(value: Any, option: Any) -> bool:
     if option is type(None):
         return value is None
     return type(value) is option
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The types of a message's fields; looking them up takes longer than reading a short message."""
+    return typing.get_type_hints(kind)

@@ -84,7 +84,7 @@ class Member:
     def views(self) -> tuple[Tensor, Tensor]:
         """Views (B, ...) and class places (B,) of the next step."""
         batch = next(self.drawn)
-        return self.part.samples.views(batch, self.part.rng), self.places[torch.tensor(batch)]
+        return self.part.samples.views(batch, self.part.rng), self.places.index_select(0, torch.tensor(batch))
 
 
 def begin(part: Part, half: AnyClientAlgorithm, settings: object, forward: Forward) -> Member:

@@ -67,7 +67,7 @@ class TensorSamples:
 
     def views(self, batch: Sequence[int], rng: np.random.Generator, /) -> Tensor:
         """See :class:`uvsdk.training.Samples`."""
-        chosen = self.features[torch.tensor(batch)]
+        chosen = self.features.index_select(0, torch.tensor(batch))
         return chosen if self.augment is None else self.augment(chosen, rng)
 
     def embed(self, forward: Forward, indices: Sequence[int] | None, /) -> Tensor:
