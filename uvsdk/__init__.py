@@ -37,12 +37,13 @@ from uvsdk.verify import verify
 
 if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
-    from uvsdk.modality import Sample
+    from uvsdk.modality import Capture, Sample
 
     __version__: str
 
 __all__ = [
     "Bundle",
+    "Capture",
     "Decision",
     "Enrollment",
     "MemoryStore",
@@ -62,10 +63,10 @@ def __getattr__(name: str) -> object:
         from uvsdk.bundle import Bundle
 
         return Bundle
-    if name == "Sample":
-        from uvsdk.modality import Sample
+    if name in ("Capture", "Sample"):
+        from uvsdk import modality
 
-        return Sample
+        return modality.Capture if name == "Capture" else modality.Sample
     if name == "__version__":
         from importlib.metadata import version
 

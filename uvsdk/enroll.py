@@ -20,7 +20,7 @@ from uvsdk.template import Template
 
 if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
-    from uvsdk.modality import Sample
+    from uvsdk.modality import Capture, Sample
 
 _GENUINE_RATE = 0.95  # q of SPEC 6.4, as Appendix B sets it
 # Below 1 / (1 - q) samples no quantile can be read: the lowest of n scores would refuse one genuine probe in n + 1.
@@ -90,6 +90,7 @@ def enroll(
     federation: Federation | None = None,
     fmr: float = 0.01,
     minimum_samples: int = 3,
+    capture: Capture | None = None,
 ) -> Enrollment:
     """Make a template of ``samples`` and keep it, with their features, in ``store``.
 
@@ -107,6 +108,7 @@ def enroll(
         federation: takes part in training; its failure is reported in the result and never undoes the enrolment.
         fmr: false match rate to aim for.
         minimum_samples: fewest usable samples that make a template.
+        capture: how the samples are taken: quality policy, rule for several faces, limits.
 
     Raises:
         EnrolmentError: fewer than ``minimum_samples`` can be used; the message gives every reason.
@@ -126,7 +128,7 @@ def enroll(
     bundle = open_bundle(model)
     # Read first, because a rate that the trials cannot support is known before a single sample is decoded.
     impostor_threshold = None if bundle.calibration is None else bundle.calibration.threshold(fmr)
-    usable, reports = _read(listed, bundle)
+    usable, reports = _read(listed, bundle, capture)
     if len(usable) < minimum_samples:
         raise EnrolmentError(_too_few(len(usable), minimum_samples, reports))
     embeddings = np.stack([item.embedding for item in usable])
@@ -201,13 +203,15 @@ def _several(samples: Iterable[Sample]) -> list[Sample]:
     return list(samples)
 
 
-def _read(samples: Sequence[Sample], bundle: Bundle) -> tuple[list[Embedded], tuple[SampleReport, ...]]:
+def _read(
+    samples: Sequence[Sample], bundle: Bundle, capture: Capture | None
+) -> tuple[list[Embedded], tuple[SampleReport, ...]]:
     usable: list[Embedded] = []
     reports: list[SampleReport] = []
     seen: dict[bytes, int] = {}
     for index, sample in enumerate(samples):
         try:
-            embedded = embed(sample, bundle)
+            embedded = embed(sample, bundle, capture=capture)
         except SampleError as error:
             reports.append(SampleReport(index, False, str(error)))
             continue

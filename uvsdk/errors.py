@@ -9,12 +9,16 @@
     │   ├── NoSpeechError                silence, or too little speech
     │   ├── NoFaceError                  no face, or one too small to read
     │   ├── SeveralFacesError            more than one face
-    │   └── NoInkError                   an empty page of handwriting
+    │   ├── NoInkError                   an empty page of handwriting
+    │   └── LowQualityError              readable, and too poor to be matched under the quality policy
     ├── EnrolmentError                   too few usable samples for a template
     ├── TemplateError
     │   ├── TemplateFormatError          not a template, or a damaged one
     │   └── ModelMismatchError           made with another model version
     ├── ThresholdError                   a target the impostor trials cannot support
+    ├── AttemptsError                    verification is closed for this person or device for now
+    │   ├── TooManyAttemptsError         wait before the next attempt
+    │   └── DisabledError                too many failures in a row; enrol again or be reset by the operator
     ├── BundleError                      not a model bundle, or a damaged one
     ├── WeightsError
     │   ├── WeightsNotFoundError         in none of the places that were searched
@@ -75,6 +79,19 @@ class NoInkError(SampleError):
     """The page holds no handwriting."""
 
 
+class LowQualityError(SampleError):
+    """The sample can be read and is too poor to be matched under the quality policy.
+
+    Args:
+        message: every requirement that is missed, with its value and what to do.
+        measured: what was measured, name with unit -> value.
+    """
+
+    def __init__(self, message: str, measured: dict[str, float]) -> None:
+        super().__init__(message)
+        self.measured = measured
+
+
 class EnrolmentError(UvsdkError):
     """Too few usable samples to make a template."""
 
@@ -93,6 +110,27 @@ class ModelMismatchError(TemplateError):
 
 class ThresholdError(UvsdkError):
     """The impostor trials cannot support the false match rate that was asked for."""
+
+
+class AttemptsError(UvsdkError):
+    """Verification is closed for this person or device; the probe was not looked at."""
+
+
+class TooManyAttemptsError(AttemptsError):
+    """Failures in a row; the next attempt must wait.
+
+    Args:
+        message: how many failures, and how long to wait.
+        retry_after_s: seconds until an attempt is looked at again.
+    """
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DisabledError(AttemptsError):
+    """So many failures in a row that biometric verification is disabled until it is reset."""
 
 
 class BundleError(UvsdkError):

@@ -15,7 +15,7 @@ from uvsdk.scoring import Quality
 
 if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
-    from uvsdk.modality import Sample
+    from uvsdk.modality import Capture, Captured, Sample
 
 CACHED_BUNDLES: Final = 4
 """Bundles opened by path that stay open, least recently used first to go."""
@@ -33,12 +33,14 @@ class Embedded:
         features: what the modality made of the sample; training and re-embedding start from it.
         quality: what was measured on the way.
         timings_s: seconds of ``decode``, ``detect``, ``features`` and ``model``.
+        captured: the decoded sample, for presentation attack detectors; never stored.
     """
 
     embedding: Float32
     features: Array
     quality: Quality
     timings_s: dict[str, float]
+    captured: Captured | None = None
 
 
 def open_bundle(model: Bundle | str | os.PathLike[str]) -> Bundle:
@@ -69,8 +71,13 @@ def open_bundle(model: Bundle | str | os.PathLike[str]) -> Bundle:
         return _cache[key]
 
 
-def embed(sample: Sample, bundle: Bundle) -> Embedded:
+def embed(sample: Sample, bundle: Bundle, *, capture: Capture | None = None) -> Embedded:
     """Decode, measure, detect, extract and embed one sample.
+
+    Args:
+        sample: in any form the modality reads.
+        bundle: the model.
+        capture: how the sample is taken; ``None`` for the defaults.
 
     Raises:
         SampleError: it cannot be used; the subclass and the message say why.
@@ -79,11 +86,11 @@ def embed(sample: Sample, bundle: Bundle) -> Embedded:
     from uvsdk import modality
 
     reader = modality.get(bundle.manifest.modality)
-    prepared = reader.prepare(sample, bundle)
+    prepared = reader.prepare(sample, bundle, capture=capture or modality.Capture())
     start = time.perf_counter()
     embedding = bundle.embedding(reader.views(prepared.features, bundle.manifest.preprocessing))
     timings_s = {**prepared.timings_s, "model": time.perf_counter() - start}
-    return Embedded(embedding, prepared.features, prepared.quality, timings_s)
+    return Embedded(embedding, prepared.features, prepared.quality, timings_s, prepared.captured)
 
 
 __all__ = ["CACHED_BUNDLES", "Embedded", "embed", "open_bundle"]

@@ -16,7 +16,7 @@ from uvsdk.template import Template
 
 if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
-    from uvsdk.modality import Sample
+    from uvsdk.modality import Capture, Sample
 
 _NORM_TOLERANCE = 1e-3  # SPEC 1.7
 
@@ -27,6 +27,7 @@ def verify(
     *,
     model: Bundle | str | os.PathLike[str],
     threshold: Threshold | None = None,
+    capture: Capture | None = None,
 ) -> Decision:
     """Compare a probe with a template: accept where their cosine similarity reaches the threshold (SPEC 1.6).
 
@@ -38,6 +39,7 @@ def verify(
         template: whom it is claimed to be.
         model: the bundle the template was made with, or its path; a path is opened once.
         threshold: in place of the template's own.
+        capture: how the probe is taken: quality policy, rule for several faces, limits.
 
     Returns:
         A decision whose ``timings_s`` has ``decode``, ``detect``, ``features``, ``model`` and ``decision``. It has no
@@ -56,7 +58,7 @@ def verify(
             "bundle it was made with, or enrol again from the stored features"
         )
     limit = _applicable(threshold or template.threshold, bundle)
-    embedded = embed(probe, bundle)
+    embedded = embed(probe, bundle, capture=capture)
     start = time.perf_counter()
     score = compare(embedded.embedding, template)
     timings_s = {**embedded.timings_s, "decision": time.perf_counter() - start}

@@ -13,7 +13,7 @@ from uvsdk import modality
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SampleError
-from uvsdk.modality import Limits
+from uvsdk.modality import Capture, Limits
 from uvsdk.scoring import Decision, Quality, Threshold
 from uvsdk.template import Template
 from uvsdk.verify import compare
@@ -41,7 +41,7 @@ class Verifier:
         self._models = models
         self._people = people
         self._metrics = metrics
-        self._limits = limits
+        self._capture = Capture(limits=limits)
         self._default_fmr = default_fmr
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
 
@@ -89,7 +89,7 @@ class Verifier:
             embedding = probe.embedding
         elif probe.sample is not None:
             reader = modality.get(bundle.manifest.modality)
-            prepared = reader.prepare(probe.sample, bundle, limits=self._limits)
+            prepared = reader.prepare(probe.sample, bundle, capture=self._capture)
             quality = prepared.quality
             embedding = bundle.embedding(reader.views(prepared.features, bundle.manifest.preprocessing))
         else:

@@ -98,6 +98,7 @@ def test_public_names() -> None:
     assert uvsdk.__all__ == sorted(uvsdk.__all__)
     assert uvsdk.__all__ == [
         "Bundle",
+        "Capture",
         "Decision",
         "Enrollment",
         "MemoryStore",

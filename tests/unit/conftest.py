@@ -14,7 +14,7 @@ from uvsdk import modality
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle, Manifest
 from uvsdk.errors import NoInkError, UndecodableSampleError
-from uvsdk.modality import Limits, Prepared, Sample
+from uvsdk.modality import Capture, Prepared, Sample
 from uvsdk.scoring import Calibration, Quality
 
 DIMENSION = 3
@@ -29,7 +29,7 @@ class Numbers:
     def __init__(self) -> None:
         self.prepared = 0
 
-    def prepare(self, sample: Sample, bundle: object, *, limits: Limits | None = None) -> Prepared:
+    def prepare(self, sample: Sample, bundle: object, *, capture: Capture | None = None) -> Prepared:
         self.prepared += 1
         if sample == b"":
             raise NoInkError("the page is empty; write something")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests import modality_graphs, real_data
 from uvsdk.errors import BundleError, NoSpeechError, SampleTooLargeError
-from uvsdk.modality import Limits, get, mel, vad, voice
+from uvsdk.modality import Capture, Limits, get, mel, vad, voice
 
 VOICE = get("voice")
 POWER = {"sample_rate": 16000, "mels": 40, "window_s": 0.025, "hop_s": 0.01, "scale": "power", "mean": "none"}
@@ -239,7 +239,7 @@ def test_silence_noise_and_too_little_speech(speech: np.ndarray) -> None:
     with pytest.raises(NoSpeechError, match=r"of speech in 4\.00 s of sound, need 30\.00 s"):
         VOICE.prepare((speech, 16_000), lengthy)
     with pytest.raises(SampleTooLargeError):
-        VOICE.prepare((speech, 16_000), graphs, limits=Limits(max_seconds=1.0))
+        VOICE.prepare((speech, 16_000), graphs, capture=Capture(limits=Limits(max_seconds=1.0)))
 
 
 def test_a_syllable_is_usable_where_the_bundle_allows_it(speech: np.ndarray) -> None:

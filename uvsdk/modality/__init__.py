@@ -8,14 +8,17 @@ graphs that the model bundle carries.
 from __future__ import annotations
 
 from uvsdk.errors import UnknownNameError
-from uvsdk.modality.contract import Described, Graphs, Modality, Prepared, Preprocessing, Session
+from uvsdk.modality.contract import Captured, Described, Graphs, Modality, Prepared, Preprocessing, Session
 from uvsdk.modality.face import Face
 from uvsdk.modality.handwriting import Handwriting
-from uvsdk.modality.sample import Limits, Sample
+from uvsdk.modality.sample import Capture, FacesRule, Limits, Sample
 from uvsdk.modality.voice import Voice
 
 __all__ = [
+    "Capture",
+    "Captured",
     "Described",
+    "FacesRule",
     "Graphs",
     "Limits",
     "Modality",

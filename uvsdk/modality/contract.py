@@ -10,7 +10,7 @@ import numpy as np
 
 from uvsdk.arrays import Array, Float32
 from uvsdk.errors import BundleError
-from uvsdk.modality.sample import Limits, Sample
+from uvsdk.modality.sample import Capture, Sample
 from uvsdk.scoring import Quality
 
 Preprocessing = Mapping[str, str | int | float | bool | None]
@@ -25,11 +25,23 @@ class Prepared:
         features: what training and inference both start from; its shape and dtype are the modality's.
         quality: what was measured on the way.
         timings_s: stage (``decode``, ``detect``, ``features``) -> seconds.
+        captured: the decoded sample itself, for presentation attack detectors:
+            :class:`uvsdk.modality.voice.CapturedVoice`, :class:`uvsdk.modality.face.CapturedFace`, or ``None``. It is
+            never stored.
     """
 
     features: Array
     quality: Quality
     timings_s: dict[str, float]
+    captured: Captured | None = None
+
+
+class Captured(Protocol):
+    """A decoded sample; each modality has its own record."""
+
+    @property
+    def modality(self) -> str:
+        """Which modality decoded it."""
 
 
 class GraphInput(Protocol):
@@ -83,7 +95,7 @@ class Modality(Protocol):
     def graphs(self) -> tuple[str, ...]:
         """The auxiliary graphs that a bundle of this modality carries."""
 
-    def prepare(self, sample: Sample, bundle: Graphs, *, limits: Limits = ...) -> Prepared:
+    def prepare(self, sample: Sample, bundle: Graphs, *, capture: Capture = ...) -> Prepared:
         """Decode, check and reduce a sample to features. Raises :class:`uvsdk.errors.SampleError`."""
 
     def views(self, features: Array, preprocessing: Preprocessing) -> Float32:

@@ -12,16 +12,32 @@ from uvsdk.arrays import Array, Float32, UInt8
 from uvsdk.errors import BundleError, NoFaceError, SeveralFacesError
 from uvsdk.modality import alignment, detector, image
 from uvsdk.modality.contract import Graphs, Prepared, Preprocessing, number, word
-from uvsdk.modality.sample import Limits, Sample
+from uvsdk.modality.sample import Capture, Sample
 from uvsdk.scoring import Quality
 
-_DEFAULT_LIMITS = Limits()
+_DEFAULT_CAPTURE = Capture()
 # A second face counts when it is at least this much of the first one's width: a passer-by in the background does not.
 _SECOND_FACE = 0.6
 # Below this width the chip is mostly interpolation.
 _MINIMUM_FACE_PIXELS = 32.0
 # ITU-R BT.601.
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CapturedFace:
+    """A decoded photo and the face in it that is meant.
+
+    Args:
+        photo: upright RGB.
+        face: box and landmarks, in pixels of ``photo``.
+        chip: the aligned face, uint8 (S, S, 3).
+    """
+
+    photo: Image.Image
+    face: detector.Detection
+    chip: UInt8
+    modality: str = "face"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +47,7 @@ class Face:
     name: str = "face"
     graphs: tuple[str, ...] = ("detector",)
 
-    def prepare(self, sample: Sample, bundle: Graphs, *, limits: Limits = _DEFAULT_LIMITS) -> Prepared:
+    def prepare(self, sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTURE) -> Prepared:
         """Decode, find the one face, and lay it on the bundle's template.
 
         Raises:
@@ -43,7 +59,7 @@ class Face:
         template, size = _template(preprocessing)
         minimum = number(preprocessing, "minimum_face_pixels", _MINIMUM_FACE_PIXELS)
         started = perf_counter()
-        photo = image.decode(sample, limits)
+        photo = image.decode(sample, capture.limits)
         decoded = perf_counter()
         face = choose(detector.find(photo, bundle.session("detector")), photo, minimum)
         detected = perf_counter()
@@ -54,6 +70,7 @@ class Face:
             features=chip,
             quality=quality,
             timings_s={"decode": decoded - started, "detect": detected - decoded, "features": finished - detected},
+            captured=CapturedFace(photo, face, chip),
         )
 
     def views(self, features: Array, preprocessing: Preprocessing) -> Float32:

@@ -12,10 +12,10 @@ from uvsdk.arrays import Array, Float32
 from uvsdk.errors import BundleError, NoInkError, UndecodableSampleError
 from uvsdk.modality import image
 from uvsdk.modality.contract import Graphs, Prepared, Preprocessing, number
-from uvsdk.modality.sample import Limits, Sample
+from uvsdk.modality.sample import Capture, Limits, Sample
 from uvsdk.scoring import Quality
 
-_DEFAULT_LIMITS = Limits()
+_DEFAULT_CAPTURE = Capture()
 # Difference from the paper, of 255 levels, below which a mark is noise: JPEG and sensors stay under it, a pencil does
 # not. Digits on a scale of 0 to 16 that were cast to bytes still reach it.
 _MINIMUM_CONTRAST = 12.0
@@ -36,7 +36,7 @@ class Handwriting:
     name: str = "handwriting"
     graphs: tuple[str, ...] = ()
 
-    def prepare(self, sample: Sample, bundle: Graphs, *, limits: Limits = _DEFAULT_LIMITS) -> Prepared:
+    def prepare(self, sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTURE) -> Prepared:
         """Decode, tell ink from paper, and reduce to the bundle's grid.
 
         Beside what :func:`uvsdk.modality.image.decode` reads, a two-dimensional array of floats of any range is taken.
@@ -47,7 +47,7 @@ class Handwriting:
         """
         size = _size(bundle.manifest.preprocessing)
         started = perf_counter()
-        page = _grey(sample, limits)
+        page = _grey(sample, capture.limits)
         decoded = perf_counter()
         ink, contrast = separate(page)
         box = bounds(ink)

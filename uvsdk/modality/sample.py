@@ -7,12 +7,13 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, Literal, TypeAlias
 
 from PIL import Image
 
 from uvsdk.arrays import Array, UInt8
 from uvsdk.errors import SampleTooLargeError, SettingsError, UndecodableSampleError
+from uvsdk.scoring import QualityPolicy
 
 Sample: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | tuple[Array, int] | UInt8 | Image.Image
 """A path, the bytes of a file, a file open for reading bytes, ``(pcm, sample rate)``, an image as an array, or a
@@ -38,6 +39,33 @@ class Limits:
     def __post_init__(self) -> None:
         if self.max_bytes < 1 or self.max_pixels < 1 or not self.max_seconds > 0:
             raise SettingsError(f"limits on samples are positive, got {self}")
+
+
+FacesRule: TypeAlias = Literal["single", "largest", "only"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """How a sample is taken.
+
+    Args:
+        quality: what a sample must reach before it is matched, see :data:`uvsdk.scoring.QualityPolicy`.
+        faces: whose face is meant where a picture has several. ``single``: the one face that is clearly the largest
+            (a passer-by in the background does not count), else :class:`SeveralFacesError`. ``largest``: the largest,
+            of equals the one nearest the middle. ``only``: any second face is a :class:`SeveralFacesError`. It is
+            never "whichever matches": that would let a bystander unlock.
+        limits: how large a sample may be.
+    """
+
+    quality: QualityPolicy = "standard"
+    faces: FacesRule = "single"
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        if self.quality not in ("strict", "standard", "off"):
+            raise SettingsError(f"quality is strict, standard or off, got {self.quality!r}")
+        if self.faces not in ("single", "largest", "only"):
+            raise SettingsError(f"faces is single, largest or only, got {self.faces!r}")
 
 
 def read_bytes(sample: str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO, limits: Limits) -> bytes:

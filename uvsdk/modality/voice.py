@@ -11,7 +11,7 @@ from uvsdk.arrays import Array, Float32
 from uvsdk.errors import BundleError, NoSpeechError
 from uvsdk.modality import audio, mel, vad
 from uvsdk.modality.contract import Graphs, Prepared, Preprocessing, number, word
-from uvsdk.modality.sample import Limits, Sample
+from uvsdk.modality.sample import Capture, Sample
 from uvsdk.scoring import Quality
 
 # Resemblyzer's audio_norm_target_dBFS; it only ever makes a recording louder.
@@ -21,7 +21,7 @@ SILENCE_DBFS = -80.0
 # Natural logarithm of power; the floor lies some 40 dB under the softest speech at the target level.
 LOG_FLOOR = 1e-6
 _CLIPPED = 0.999
-_DEFAULT_LIMITS = Limits()
+_DEFAULT_CAPTURE = Capture()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,24 @@ class Framing:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CapturedVoice:
+    """A decoded recording.
+
+    Args:
+        recorded: one channel as it was recorded, (n,) in [-1, 1].
+        rate: of ``recorded``, in Hz.
+        pcm: the same at the model's rate, level raised, (m,).
+        speech: where speech was found in ``pcm``.
+    """
+
+    recorded: Float32
+    rate: int
+    pcm: Float32
+    speech: vad.Speech
+    modality: str = "voice"
+
+
 @dataclass(frozen=True, slots=True)
 class Voice:
     """The modality ``voice``. Features are float32 (T, mels), one frame per hop of the speech that was found."""
@@ -80,7 +98,7 @@ class Voice:
     name: str = "voice"
     graphs: tuple[str, ...] = ("vad",)
 
-    def prepare(self, sample: Sample, bundle: Graphs, *, limits: Limits = _DEFAULT_LIMITS) -> Prepared:
+    def prepare(self, sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTURE) -> Prepared:
         """Decode, find the speech, and take its mel frames.
 
         Raises:
@@ -89,7 +107,7 @@ class Voice:
         """
         framing = Framing.read(bundle.manifest.preprocessing)
         started = perf_counter()
-        recorded, rate = audio.decode(sample, limits)
+        recorded, rate = audio.decode(sample, capture.limits)
         pcm = audio.resample(recorded, rate, framing.sample_rate)
         level = audio.level_dbfs(pcm)
         if level < SILENCE_DBFS:
@@ -116,6 +134,7 @@ class Voice:
                 "detect": detected - decoded,
                 "features": finished - detected,
             },
+            captured=CapturedVoice(recorded, rate, pcm, speech),
         )
 
     def views(self, features: Array, preprocessing: Preprocessing) -> Float32:
