@@ -6,6 +6,7 @@ A bundle is a zip archive of stored (uncompressed) members::
     embedding.onnx      views -> z; its trainable tensors are external, located in theta.f32
     vad.onnx            voice only: the voice activity detector
     detector.onnx       face only: the face detector
+    presentation.onnx   face only, optional: a presentation attack detector; no part of the model version
     theta.f32           the trainable parameters, little-endian float32, in the manifest's order
     impostors.f32       calibration scores, where the bundle has been calibrated
 
@@ -32,6 +33,7 @@ import onnxruntime
 from uvsdk.arrays import Float32
 from uvsdk.errors import BundleError, ModelMismatchError, UnknownNameError
 from uvsdk.manifest import FORMAT, Manifest, Parameter, decode, encode, object_of, parse
+from uvsdk.presentation.graph import PresentationGraph
 from uvsdk.scoring import Calibration
 
 __all__ = ["GRAPHS", "MAXIMUM_BYTES", "Bundle", "Manifest", "Parameter", "shipped"]
@@ -41,6 +43,7 @@ GRAPHS = ("embedding", "vad", "detector")
 
 _THETA = "theta.f32"
 _IMPOSTORS = "impostors.f32"
+_PRESENTATION = "presentation.onnx"
 _MANIFEST = "manifest.json"
 _MANIFEST_MAXIMUM_BYTES = 1 << 20
 # Views go through the graph this many at a time, so that a long recording does not cost memory in proportion.
@@ -58,6 +61,7 @@ class Bundle:
         graphs: ONNX graphs by name (:data:`GRAPHS`); ``embedding`` is required.
         calibration: impostor scores of exactly this model version.
         digests: SHA-256 of members that the caller knows, by file name, so that no member is hashed twice.
+        presentation: a presentation attack detector that travels with the model; its graph is ``presentation``.
 
     Raises:
         BundleError: the parts do not fit together.
@@ -72,6 +76,7 @@ class Bundle:
         calibration: Calibration | None = None,
         *,
         digests: Mapping[str, bytes] = MappingProxyType({}),
+        presentation: PresentationGraph | None = None,
     ) -> None:
         self.manifest = manifest
         self.graphs: Mapping[str, bytes] = MappingProxyType(dict(graphs))
@@ -88,6 +93,7 @@ class Bundle:
                 f"{self.version[:12]}; calibrate this model"
             )
         self.calibration = calibration
+        self.presentation = presentation
         self._lock = threading.Lock()
         self._sessions: dict[tuple[str, int], onnxruntime.InferenceSession] = {}
 
@@ -121,7 +127,8 @@ class Bundle:
             manifest = decode(record)
             theta = np.frombuffer(members[_THETA], np.dtype("<f4"))
             graphs = {name: members[f"{name}.onnx"] for name in GRAPHS if f"{name}.onnx" in members}
-            bundle = cls(manifest, theta, graphs, digests=digests)
+            presentation = _presentation(record, members)
+            bundle = cls(manifest, theta, graphs, digests=digests, presentation=presentation)
             if record["version"] != bundle.version:
                 raise BundleError("the manifest names another model version than the one its members make")
             described = record.get("calibration")
@@ -140,6 +147,9 @@ class Bundle:
         if self.calibration is not None:
             scores = np.ascontiguousarray(self.calibration.impostor, np.dtype("<f4")).tobytes()
             members[_IMPOSTORS], digests[_IMPOSTORS] = scores, hashlib.sha256(scores).digest()
+        if self.presentation is not None:
+            members[_PRESENTATION] = self.presentation.graph
+            digests[_PRESENTATION] = hashlib.sha256(self.presentation.graph).digest()
         record = encode(self.manifest) | {
             "format": FORMAT,
             "version": self.version,
@@ -150,6 +160,8 @@ class Bundle:
                 "model_version": self.calibration.model_version,
                 "source": self.calibration.source,
             }
+        if self.presentation is not None:
+            record["presentation"] = self.presentation.describe()
         text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -187,7 +199,7 @@ class Bundle:
         The calibration is left behind: its scores are those of another model version.
         """
         kept = {name: digest for name, digest in self._digests.items() if name != _THETA}
-        return Bundle(self.manifest, theta, self.graphs, digests=kept)
+        return Bundle(self.manifest, theta, self.graphs, digests=kept, presentation=self.presentation)
 
     def with_calibration(self, calibration: Calibration | None) -> Bundle:
         """The same model version with these impostor scores; graphs and sessions are shared.
@@ -195,9 +207,33 @@ class Bundle:
         Raises:
             ModelMismatchError: the scores belong to another model version.
         """
-        bundle = Bundle(self.manifest, self.theta, self.graphs, calibration, digests=self._digests)
+        bundle = Bundle(
+            self.manifest,
+            self.theta,
+            self.graphs,
+            calibration,
+            digests=self._digests,
+            presentation=self.presentation,
+        )
         bundle._lock, bundle._sessions = self._lock, self._sessions
         return bundle
+
+    def with_presentation(self, presentation: PresentationGraph | None) -> Bundle:
+        """The same model version with this presentation attack detector, or with none.
+
+        Raises:
+            BundleError: the model does not take faces.
+        """
+        if presentation is not None and self.manifest.modality != "face":
+            raise BundleError(f"{presentation.detector} looks at faces, this model takes {self.manifest.modality}")
+        return Bundle(
+            self.manifest,
+            self.theta,
+            self.graphs,
+            self.calibration,
+            digests=self._digests,
+            presentation=presentation,
+        )
 
     def session(self, name: str = "embedding", threads: int = 1) -> onnxruntime.InferenceSession:
         """The onnxruntime session of one graph, built at first use and kept; safe to call from several threads.
@@ -212,8 +248,11 @@ class Bundle:
         return session
 
     def _build(self, name: str, threads: int) -> onnxruntime.InferenceSession:
-        if name not in self.graphs:
-            raise BundleError(f"this bundle has no graph {name!r}; it has {', '.join(self.graphs)}")
+        graphs = dict(self.graphs)
+        if self.presentation is not None:
+            graphs["presentation"] = self.presentation.graph
+        if name not in graphs:
+            raise BundleError(f"this bundle has no graph {name!r}; it has {', '.join(graphs)}")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -225,7 +264,7 @@ class Bundle:
                 [_THETA], [self._theta_bytes], [len(self._theta_bytes)]
             )
         try:
-            return onnxruntime.InferenceSession(self.graphs[name], options, providers=["CPUExecutionProvider"])
+            return onnxruntime.InferenceSession(graphs[name], options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's errors share no base class
             raise BundleError(f"onnxruntime cannot load the graph {name!r}: {error}") from error
 
@@ -293,6 +332,13 @@ def _checked_theta(manifest: Manifest, theta: Float32) -> bytes:
     return np.ascontiguousarray(theta, np.dtype("<f4")).tobytes()
 
 
+def _presentation(record: Mapping[str, object], members: Mapping[str, bytes]) -> PresentationGraph | None:
+    described = record.get("presentation")
+    if (described is None) != (_PRESENTATION not in members):
+        raise BundleError("the manifest and the members disagree on a presentation attack detector")
+    return None if described is None else PresentationGraph.read(object_of(described), members[_PRESENTATION])
+
+
 def _checked_calibration(scores: Float32, described: Mapping[str, object]) -> Calibration:
     version, source = described["model_version"], described["source"]
     if not isinstance(version, str) or not isinstance(source, str):
@@ -319,7 +365,7 @@ def _read_members(data: bytes) -> dict[str, bytes]:
     """The archive's members, having shown that it is one of ours and inflates to no more than it is."""
     if len(data) > MAXIMUM_BYTES:
         raise BundleError(f"{len(data)} bytes, a bundle has at most {MAXIMUM_BYTES}")
-    known = {_MANIFEST, _THETA, _IMPOSTORS, *(f"{name}.onnx" for name in GRAPHS)}
+    known = {_MANIFEST, _THETA, _IMPOSTORS, _PRESENTATION, *(f"{name}.onnx" for name in GRAPHS)}
     if not data.startswith(b"PK\x03\x04"):
         raise BundleError("not a model bundle: it does not start as a zip archive")
     try:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from uvsdk.arrays import Float32
-from uvsdk.backbones import Backbone, flatten, parameters, unflatten
+from uvsdk.backbones import Backbone, Partial, flatten, parameters, unflatten
 from uvsdk.bundle import Bundle, Manifest
 from uvsdk.errors import BundleError, SettingsError
 from uvsdk.federation.messages import Scalar
+from uvsdk.frozen import OUTPUT
 from uvsdk.graphs import auxiliary, externalise
 
 PARITY = 1e-4
@@ -41,7 +43,8 @@ def export_bundle(
     """Export ``backbone`` with the detectors its modality needs, and check it against torch before returning it.
 
     Args:
-        backbone: the trunk; exported in evaluation mode, on the CPU.
+        backbone: the trunk; exported in evaluation mode, on the CPU. Of one that is trained in part, the rest becomes
+            constants of the graph, which gives what they make of the views as the output ``frozen`` too.
         download: whether missing detector weights may be fetched.
         preprocessing: settings that replace some of the backbone's, e.g. ``{"minimum_speech_s": 0.3}``.
 
@@ -62,6 +65,7 @@ def export_bundle(
             {**backbone.preprocessing, **_known(backbone, preprocessing or {})},
             parameters(backbone),
             (*(backbone.sources or ("random initialisation",)), *detector_sources),
+            backbone.part,
         )
         bundle = Bundle(manifest, flatten(backbone), {"embedding": graph, **detectors})
         difference = parity(backbone, bundle, _example(backbone, batch=3))
@@ -109,7 +113,21 @@ def _distinct(backbone: Backbone) -> Backbone:
     return skeleton
 
 
+class _Tapped(nn.Module):
+    """A partial backbone that gives what its frozen part made of the views too; parameters keep their names."""
+
+    def __init__(self, backbone: Partial) -> None:
+        super().__init__()
+        self.stem, self.rest = backbone.stem, backbone.rest
+
+    def forward(self, views: Tensor) -> tuple[Tensor, Tensor]:
+        frozen = self.stem(views)
+        return self.rest(frozen), frozen
+
+
 def _trace(backbone: Backbone) -> bytes:
+    example = torch.from_numpy(_example(backbone, batch=2))
+    module, outputs, axes = _outputs(backbone, example)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         for message, category in _NOTICES:
             warnings.filterwarnings("ignore", message, category)
@@ -117,16 +135,26 @@ def _trace(backbone: Backbone) -> bytes:
         warnings.filterwarnings("ignore", "Converting a tensor to a Python boolean", module=r"torch\.nn\.")
         file = Path(folder) / "graph.onnx"
         torch.onnx.export(
-            backbone,
-            (torch.from_numpy(_example(backbone, batch=2)),),
+            module,
+            (example,),
             file,
             dynamo=False,
             input_names=["views"],
-            output_names=["z"],
-            dynamic_axes={"views": {0: "batch", **backbone.dynamic_axes}, "z": {0: "batch"}},
+            output_names=outputs,
+            dynamic_axes={"views": {0: "batch", **backbone.dynamic_axes}, "z": {0: "batch"}, **axes},
             do_constant_folding=False,
             opset_version=_OPSET,
             # In evaluation mode the exporter would melt BatchNorm into the convolutions and lose their parameters.
             training=torch.onnx.TrainingMode.PRESERVE,
         )
         return file.read_bytes()
+
+
+def _outputs(backbone: Backbone, example: Tensor) -> tuple[nn.Module, list[str], dict[str, dict[int, str]]]:
+    """What to trace, the names of its outputs, and the axes of those beside ``z`` that may have any length."""
+    if not isinstance(backbone, Partial):
+        return backbone, ["z"], {}
+    with torch.no_grad():
+        sides = backbone.stem(example).ndim
+    free = range(sides if backbone.dynamic_axes else 1)
+    return _Tapped(backbone), ["z", OUTPUT], {OUTPUT: {axis: f"{OUTPUT}_{axis}" if axis else "batch" for axis in free}}

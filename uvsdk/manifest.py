@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from uvsdk.errors import BundleError
-from uvsdk.federation.messages import Scalar
+from uvsdk.federation.messages import PARTS, Scalar
 
 FORMAT = 1
 
@@ -42,6 +42,8 @@ class Manifest:
         preprocessing: the settings under which samples become views; read by the modality.
         parameters: the trainable tensors in the order in which theta holds them; empty for a fixed model.
         sources: where the weights come from and under which licence, in words.
+        train: what of the backbone ``parameters`` are, one of :data:`uvsdk.federation.messages.PARTS`; the rest is
+            constants of the graph.
     """
 
     modality: str
@@ -50,12 +52,15 @@ class Manifest:
     preprocessing: Mapping[str, Scalar]
     parameters: tuple[Parameter, ...]
     sources: tuple[str, ...]
+    train: str = "all"
 
     def __post_init__(self) -> None:
         if not self.modality or not self.backbone:
             raise BundleError("a manifest names its modality and its backbone")
         if self.dimension < 1:
             raise BundleError(f"an embedding has at least one dimension, got {self.dimension}")
+        if self.train not in PARTS:
+            raise BundleError(f"the manifest trains {self.train!r}, which is not one of {PARTS}; is the bundle newer?")
         names = [parameter.name for parameter in self.parameters]
         if len(set(names)) != len(names):
             raise BundleError("two parameters share a name")
@@ -81,7 +86,7 @@ def parse(body: bytes) -> dict[str, object]:
 
 
 def encode(manifest: Manifest) -> dict[str, object]:
-    """The manifest as a JSON object."""
+    """The manifest as a JSON object; ``train`` is left out where it is ``all``, as it was before there was a choice."""
     return {
         "modality": manifest.modality,
         "backbone": manifest.backbone,
@@ -89,6 +94,7 @@ def encode(manifest: Manifest) -> dict[str, object]:
         "preprocessing": dict(manifest.preprocessing),
         "parameters": [[parameter.name, list(parameter.shape)] for parameter in manifest.parameters],
         "sources": list(manifest.sources),
+        **({} if manifest.train == "all" else {"train": manifest.train}),
     }
 
 
@@ -101,6 +107,7 @@ def decode(record: Mapping[str, object]) -> Manifest:
         {_text(key): _scalar(value) for key, value in object_of(record["preprocessing"]).items()},
         tuple(_parameter(entry) for entry in _list(record["parameters"])),
         tuple(_text(entry) for entry in _list(record["sources"])),
+        _text(record.get("train", "all")),
     )
 
 

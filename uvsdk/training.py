@@ -1,7 +1,8 @@
 """The local steps of a round: one loop for every algorithm, on a device and in a simulation.
 
 The trunk is trained by plain SGD on random crops of the enrolment samples; what an algorithm adds (its loss, its own
-vector) comes from its ``client.py``. Needs torch.
+vector) comes from its ``client.py``. Where a part of the trunk is trained, that part alone runs here, on what the
+frozen layers made of the samples (:mod:`uvsdk.frozen`). Needs torch.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from torch import Tensor, nn
 
 from uvsdk import backbones, modality
 from uvsdk.arrays import Array, Float32, Int64
-from uvsdk.backbones import Backbone
+from uvsdk.backbones import Backbone, Partial
 from uvsdk.bundle import Manifest
 from uvsdk.errors import BundleError, UpdateRejectedError
 from uvsdk.federation import algorithms, codec, controls
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.federation.participation import TrainingJob, TrainingResult
 from uvsdk.federation.strategy import AnyClientAlgorithm, Secret
+from uvsdk.frozen import FrozenViews
 
 _SMALLEST_NORM = 1e-8
 _EMBED_BATCH = 64
@@ -83,13 +85,42 @@ class PreparedSamples:
     def embed(self, forward: Forward, indices: Sequence[int] | None, /) -> Tensor:
         """See :class:`Samples`: of each sample the mean over its inference views."""
         source = modality.get(self.manifest.modality)
-        rows = []
-        with torch.no_grad():
-            for index in range(len(self)) if indices is None else indices:
-                views = source.views(self.features[index], self.manifest.preprocessing)
-                parts = torch.split(torch.from_numpy(np.array(views, np.float32)), _EMBED_BATCH)
-                rows.append(unit(torch.cat([unit(forward(part)) for part in parts]).mean(dim=0, keepdim=True)))
-        return torch.cat(rows)
+        chosen = range(len(self)) if indices is None else indices
+        views = (source.views(self.features[index], self.manifest.preprocessing) for index in chosen)
+        return torch.cat([_mean_embedding(forward, each) for each in views])
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenSamples:
+    """Samples as the frozen part of a model left them: a training view is one of each sample's crops.
+
+    Args:
+        samples: of each what the frozen part made of it, with at least one crop where it is trained on.
+        classes: see :class:`Samples`.
+    """
+
+    samples: Sequence[FrozenViews]
+    classes: Int64 | None = None
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def views(self, batch: Sequence[int], rng: np.random.Generator, /) -> Tensor:
+        """See :class:`Samples`; these are what the trained part is given."""
+        crops = [self.samples[index].crops for index in batch]
+        return torch.from_numpy(np.stack([rows[rng.integers(len(rows))] for rows in crops]))
+
+    def embed(self, forward: Forward, indices: Sequence[int] | None, /) -> Tensor:
+        """See :class:`Samples`: of each sample the mean over its inference views."""
+        chosen = range(len(self)) if indices is None else indices
+        return torch.cat([_mean_embedding(forward, self.samples[index].inference) for index in chosen])
+
+
+@torch.no_grad()
+def _mean_embedding(forward: Forward, views: Float32) -> Tensor:
+    """The direction of the mean of one sample's unit embeddings, (1, d)."""
+    parts = torch.split(torch.from_numpy(np.array(views, np.float32)), _EMBED_BATCH)
+    return unit(torch.cat([unit(forward(part)) for part in parts]).mean(dim=0, keepdim=True))
 
 
 class LocalTrainer:
@@ -105,7 +136,7 @@ class LocalTrainer:
             raise ValueError(f"training needs at least 1 thread, got {threads}")
         self._threads = threads
         self._secret = secret
-        self._name = ""
+        self._kind = ("", "")
         self._module: Backbone | None = None
 
     def train(self, job: TrainingJob, rng: np.random.Generator) -> TrainingResult:
@@ -121,7 +152,7 @@ class LocalTrainer:
         Raises:
             UpdateRejectedError: the loss, the parameters or the payload stopped being numbers, or theta does not
                 fit the backbone; nothing of the round may be sent.
-            BundleError: the manifest names another backbone than the configuration, or another modality.
+            BundleError: the manifest names another backbone, modality or trained part than the configuration.
             WireError: the task is not this algorithm's.
         """
         torch.set_num_threads(self._threads)
@@ -131,15 +162,24 @@ class LocalTrainer:
                 f"the model is a {manifest.backbone} for {manifest.modality}, the approved configuration trains a "
                 f"{config.backbone} for {config.modality}"
             )
+        if manifest.train != config.train:
+            raise BundleError(
+                f"of the model {manifest.train!r} is trained, the approved configuration trains {config.train!r}; "
+                f"export the model with --train {config.train}"
+            )
         half = algorithms.client(config.algorithm)
         settings = algorithms.settings(config.algorithm, config.algorithm_settings)
-        module, samples = self._prepared(manifest), PreparedSamples(job.features, manifest, job.classes)
+        backbone = self._prepared(manifest)
+        module: nn.Module = backbone.rest if isinstance(backbone, Partial) else backbone
+        samples: Samples = PreparedSamples(job.features, manifest, job.classes)
+        if job.frozen is not None:
+            samples = FrozenSamples(job.frozen, job.classes)
         return train_once(module, half, settings, samples, job, rng, self._secret)
 
     def _prepared(self, manifest: Manifest) -> Backbone:
-        if self._module is None or self._name != manifest.backbone:
-            self._module = _build(manifest.backbone)
-            self._name = manifest.backbone
+        kind = (manifest.backbone, manifest.train)
+        if self._module is None or self._kind != kind:
+            self._module, self._kind = _build(*kind), kind
         if backbones.parameters(self._module) != manifest.parameters:
             raise UpdateRejectedError(
                 f"the model's parameters are not those of the backbone {manifest.backbone!r} installed here; "
@@ -148,11 +188,18 @@ class LocalTrainer:
         return self._module
 
 
-def _build(name: str) -> Backbone:
-    """The backbone with any parameters: theta replaces them all. Only what theta does not hold must be loaded."""
-    kind = backbones.get(name)
+def _build(name: str, part: str) -> Backbone:
+    """The backbone with any parameters: theta replaces them all. Only what theta does not hold must be loaded.
+
+    Frozen layers are not run here, so that theirs need not be; they are let go.
+    """
+    kind = backbones.get(name, part)
     module = kind.random()
-    return kind.load() if any(True for _ in module.buffers()) else module
+    trained = module.rest if isinstance(module, Partial) else module
+    module = kind.load() if any(True for _ in trained.buffers()) else module
+    if isinstance(module, Partial):
+        module.stem = nn.Identity()
+    return module
 
 
 def train_once(

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import ModelMismatchError, SampleError, ThresholdError
-from uvsdk.inference import embed, open_bundle
-from uvsdk.scoring import Decision, Threshold
+from uvsdk.inference import Embedded, embed, open_bundle
+from uvsdk.scoring import Decision, Presentation, Threshold
 from uvsdk.template import Template
 
 if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
     from uvsdk.modality import Capture, Sample
+    from uvsdk.presentation import PresentationAttackDetector
 
 _NORM_TOLERANCE = 1e-3  # SPEC 1.7
 
@@ -28,6 +30,7 @@ def verify(
     model: Bundle | str | os.PathLike[str],
     threshold: Threshold | None = None,
     capture: Capture | None = None,
+    detectors: Sequence[PresentationAttackDetector] = (),
 ) -> Decision:
     """Compare a probe with a template: accept where their cosine similarity reaches the threshold (SPEC 1.6).
 
@@ -40,16 +43,19 @@ def verify(
         model: the bundle the template was made with, or its path; a path is opened once.
         threshold: in place of the template's own.
         capture: how the probe is taken: quality policy, rule for several faces, limits.
+        detectors: presentation attack detectors that look at the probe too; what they say is in the decision's
+            ``presentations``, and one that sees an attack keeps the probe from being accepted.
 
     Returns:
-        A decision whose ``timings_s`` has ``decode``, ``detect``, ``features``, ``model`` and ``decision``. It has no
-        truth value: write ``verify(...).accepted``.
+        A decision whose ``timings_s`` has ``decode``, ``detect``, ``features``, ``model`` and ``decision``, and
+        ``presentation:NAME`` for every detector. It has no truth value: write ``verify(...).accepted``.
 
     Raises:
         SampleError: the probe cannot be used; the subclass and the message say why.
         ModelMismatchError: the template was made with another model version.
         ThresholdError: there is no threshold, or it was measured with another model version.
         BundleError: the model cannot be read.
+        SettingsError: a detector looks at samples of another modality.
     """
     bundle = open_bundle(model)
     if template.model_version != bundle.version:
@@ -58,11 +64,15 @@ def verify(
             "bundle it was made with, or enrol again from the stored features"
         )
     limit = _applicable(threshold or template.threshold, bundle)
+    _check_detectors(detectors, bundle)
     embedded = embed(probe, bundle, capture=capture)
     start = time.perf_counter()
     score = compare(embedded.embedding, template)
     timings_s = {**embedded.timings_s, "decision": time.perf_counter() - start}
-    return Decision(score, limit, bundle.version, embedded.quality, timings_s)
+    presentations, spent_s = _examine(detectors, embedded)
+    return Decision(
+        score, limit, bundle.version, embedded.quality, {**timings_s, **spent_s}, presentations=presentations
+    )
 
 
 def compare(embedding: Float32, template: Template) -> float:
@@ -86,6 +96,24 @@ def compare(embedding: Float32, template: Template) -> float:
     if not abs(norm - 1.0) <= _NORM_TOLERANCE:  # written so that NaN fails
         raise SampleError(f"an embedding has norm 1, got {norm:.4g}; normalise it as Bundle.embedding does")
     return float(np.clip(vector @ template.embedding.astype(np.float64), -1.0, 1.0))
+
+
+def _check_detectors(detectors: Sequence[PresentationAttackDetector], bundle: Bundle) -> None:
+    if detectors:
+        from uvsdk.presentation import check
+
+        check(detectors, bundle.manifest.modality)
+
+
+def _examine(
+    detectors: Sequence[PresentationAttackDetector], embedded: Embedded
+) -> tuple[tuple[Presentation, ...], dict[str, float]]:
+    if not detectors:
+        return (), {}
+    # Detectors bring Pillow and the modalities along, which `import uvsdk` leaves until they are needed.
+    from uvsdk.presentation import examine
+
+    return examine(detectors, embedded.captured, embedded.embedding)
 
 
 def _applicable(threshold: Threshold | None, bundle: Bundle) -> Threshold:

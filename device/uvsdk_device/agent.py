@@ -1,8 +1,10 @@
 """A REST endpoint on this machine that verifies at the edge: templates and probes stay here.
 
 ``POST /v1/verify`` and ``DELETE /v1/users/{user}`` need ``Authorization: Bearer TOKEN``, ``GET /healthz`` does
-not. Errors are problem documents of the server's kinds. An agent that is told of no server refuses to delete a user
-whom a server may know (409 ``still-registered``): the keys that could ask for the deletion there would be gone.
+not. Errors are problem documents of the server's kinds. Failed attempts are counted (:mod:`uvsdk.attempts`): 429 with
+``Retry-After`` means wait, 423 that verification is disabled for this person or device until it is reset. An agent
+that is told of no server refuses to delete a user whom a server may know (409 ``still-registered``): the keys that
+could ask for the deletion there would be gone.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,8 +32,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from uvsdk.errors import SettingsError, UvsdkError, WireError
-from uvsdk.scoring import Decision
+from uvsdk.modality.sample import FACES_RULES, QUALITY_POLICIES, Capture, FacesRule
+from uvsdk.scoring import QualityPolicy
 from uvsdk_device import problems
+from uvsdk_device.answer import decision_json
 from uvsdk_device.records import disk_errors
 from uvsdk_device.runtime import Runtime
 
@@ -49,6 +53,7 @@ class AgentSettings:
         allow_remote: whether ``host`` may be reached from other machines.
         body_limit_bytes: largest request body; base64 makes a sample of 32 MiB, the largest that is read, 43 MiB.
         threads: verifications at a time; each uses one core.
+        capture: how probes are taken; a request may ask for a stricter quality policy or faces rule.
     """
 
     host: str = "127.0.0.1"
@@ -56,6 +61,7 @@ class AgentSettings:
     allow_remote: bool = False
     body_limit_bytes: int = 44 << 20
     threads: int = max(1, os.cpu_count() or 1)
+    capture: Capture = field(default_factory=Capture)
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535 or self.body_limit_bytes < 1 or self.threads < 1:
@@ -145,8 +151,11 @@ class _Handlers:
 
     async def verify(self, request: Request) -> Response:
         self._authorise(request)
-        user, sample, fmr = _read_request(await self._body(request))
-        decision = await self._in_thread(lambda: self._runtime.verify(user, sample, fmr=fmr))
+        asked = _read_request(await self._body(request))
+        capture = self._settings.capture.narrowed(quality=asked.quality, faces=asked.faces)
+        decision = await self._in_thread(
+            lambda: self._runtime.verify(asked.user, asked.sample, fmr=asked.fmr, capture=capture)
+        )
         return JSONResponse(decision_json(decision))
 
     async def delete(self, request: Request) -> Response:
@@ -180,38 +189,37 @@ class _Handlers:
         return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
 
-def decision_json(decision: Decision) -> dict[str, object]:
-    """A decision as the server's and the agent's ``POST /v1/verify`` answer it, with the stages' seconds."""
-    threshold = decision.threshold
-    return {
-        "accepted": decision.accepted,
-        "score": decision.score,
-        "threshold": {
-            "score": threshold.score,
-            "fmr": threshold.fmr,
-            "trials": threshold.trials,
-            "interval": list(threshold.interval),
-        },
-        "model_version": decision.model_version,
-        "quality": asdict(decision.quality),
-        "timings_s": dict(decision.timings_s),
-    }
+@dataclass(frozen=True, slots=True)
+class _VerifyRequest:
+    """What ``POST /v1/verify`` asks."""
+
+    user: str
+    sample: bytes
+    fmr: float | None = None
+    quality: QualityPolicy | None = None
+    faces: FacesRule | None = None
 
 
-def _read_request(body: bytes) -> tuple[str, bytes, float | None]:
+_FIELDS = frozenset(item.name for item in fields(_VerifyRequest))
+
+
+def _read_request(body: bytes) -> _VerifyRequest:
     try:
         values = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise WireError("the body is not JSON; send {user, sample: base64}") from error
-    if not isinstance(values, dict) or not {"user", "sample"} <= set(values) <= {"user", "sample", "fmr"}:
-        raise WireError("expected an object of user, sample (base64) and, if wanted, fmr")
+    if not isinstance(values, dict) or not {"user", "sample"} <= set(values) <= _FIELDS:
+        raise WireError("expected an object of user, sample (base64) and, if wanted, fmr, quality and faces")
     user, sample, fmr = values["user"], values["sample"], values.get("fmr")
+    quality, faces = values.get("quality"), values.get("faces")
     if not isinstance(user, str) or not user or not isinstance(sample, str):
         raise WireError("user and sample are text, and user is not empty")
     if fmr is not None and (isinstance(fmr, bool) or not isinstance(fmr, int | float)):
         raise WireError("fmr is a number")
+    if quality not in (None, *QUALITY_POLICIES) or faces not in (None, *FACES_RULES):
+        raise WireError(f"quality is one of {', '.join(QUALITY_POLICIES)}; faces one of {', '.join(FACES_RULES)}")
     try:
-        return user, base64.b64decode(sample, validate=True), fmr
+        return _VerifyRequest(user, base64.b64decode(sample, validate=True), fmr, quality, faces)
     except ValueError as error:
         raise WireError("sample is not base64") from error
 
@@ -223,4 +231,4 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-__all__ = ["AgentSettings", "agent_token", "create_app", "decision_json", "serve"]
+__all__ = ["AgentSettings", "agent_token", "create_app", "serve"]

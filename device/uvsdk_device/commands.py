@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
+import math
 import os
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from uvsdk.cli import Command
 from uvsdk.enroll import enroll
 from uvsdk.errors import SettingsError, StoreLockedError
+from uvsdk_device.answer import decision_json
+from uvsdk_device.attempts import AttemptGate, reset_attempts
 from uvsdk_device.deployment import forget_approval
 from uvsdk_device.federation import Federation
 from uvsdk_device.keystore import EncryptedStore
@@ -20,6 +24,10 @@ from uvsdk_device.membership import forget_here
 from uvsdk_device.rounds import RoundReport
 from uvsdk_device.runtime import Runtime
 from uvsdk_device.wrapping import WrappedKey
+
+if TYPE_CHECKING:
+    from uvsdk.modality import Capture
+    from uvsdk.scoring import Decision
 
 PASSPHRASE_VARIABLE = "UVSDK_PASSPHRASE"  # noqa: S105 - the name of a variable
 REJECTED = 3
@@ -32,6 +40,7 @@ def _enroll_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="model bundle")
     parser.add_argument("--fmr", type=float, default=0.01, help="false match rate to aim for (default %(default)s)")
     parser.add_argument("--minimum-samples", type=int, default=3, help="fewest usable files (default %(default)s)")
+    _capture_arguments(parser)
     _store_arguments(parser)
     _server_arguments(parser, required=False)
 
@@ -46,6 +55,7 @@ def _enroll(arguments: argparse.Namespace) -> int:
         federation=_federation(arguments) if arguments.server else None,
         fmr=arguments.fmr,
         minimum_samples=arguments.minimum_samples,
+        capture=_capture(arguments),
     )
     for sample in enrolment.samples:
         if not sample.accepted:
@@ -64,26 +74,37 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="model bundle")
     parser.add_argument("--fmr", type=float, help="false match rate, in place of the one enrolled with")
     parser.add_argument("--json", action="store_true", help="print the decision as JSON")
+    _capture_arguments(parser)
     _store_arguments(parser)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
     runtime = Runtime(_open_store(arguments), arguments.model)
-    decision = runtime.verify(arguments.user, arguments.file, fmr=arguments.fmr)
+    decision = runtime.verify(arguments.user, arguments.file, fmr=arguments.fmr, capture=_capture(arguments))
     if arguments.json:
-        from uvsdk_device.agent import decision_json
-
         print(json.dumps(decision_json(decision)))
     else:
-        word = "accepted" if decision.accepted else "rejected"
-        limit = decision.threshold
-        print(
-            f"{word}: score {decision.score:.3f}, threshold {limit.score:.3f} "
-            f"(false match rate {limit.fmr:g}, {limit.trials} impostor trials)"
-        )
-        for advice in decision.quality.advice:
-            print(f"advice: {advice}")
+        _print_decision(decision)
     return 0 if decision.accepted else REJECTED
+
+
+def _print_decision(decision: Decision) -> None:
+    word = "accepted" if decision.accepted else "rejected"
+    limit = decision.threshold
+    what = "log likelihood ratio" if limit.scale == "llr" else "score"
+    print(
+        f"{word}: {what} {decision.value:.3f}, threshold {limit.score:.3f} "
+        f"(false match rate {limit.fmr:g}, {limit.trials} impostor trials)"
+    )
+    for presentation in decision.presentations:
+        seen = "bona fide" if presentation.bona_fide else "attack"
+        reasons = f": {'; '.join(presentation.reasons)}" if presentation.reasons else ""
+        print(
+            f"{presentation.detector}: {seen}, score {presentation.score:.3f}, threshold {presentation.threshold:.3f}"
+            f"{reasons}"
+        )
+    for advice in decision.quality.advice:
+        print(f"advice: {advice}")
 
 
 def _agent_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,6 +112,7 @@ def _agent_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", type=int, default=8321, help="port, 0 for a free one (default %(default)s)")
     parser.add_argument("--allow-remote", action="store_true", help="let --host be reached from other machines")
+    _capture_arguments(parser)
     parser.epilog = (
         "DELETE /v1/users/USER deletes on the server first where --server is given; without it, a person whom a server "
         "may know is not deleted (409 still-registered)."
@@ -106,7 +128,7 @@ def _agent(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise SettingsError(f"the agent needs {error.name}: pip install 'uvsdk[agent]'") from error
 
-    settings = agent.AgentSettings(arguments.host, arguments.port, arguments.allow_remote)
+    settings = agent.AgentSettings(arguments.host, arguments.port, arguments.allow_remote, capture=_capture(arguments))
     store = _open_store(arguments)
     runtime = Runtime(store, arguments.model)
     forget = partial(_federation(arguments).forget if arguments.server else forget_here, store=store)
@@ -116,6 +138,31 @@ def _agent(arguments: argparse.Namespace) -> int:
         settings,
         ready=lambda url: print(f"listening on {url}, token in {store.folder / 'agent-token'}", flush=True),
     )
+    return 0
+
+
+def _attempts_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="show|reset")
+    for name, text in (
+        ("show", "failures in a row, and how long the next attempt must wait"),
+        ("reset", "forget them, after identifying the person in another way than by voice or face"),
+    ):
+        action = actions.add_parser(name, help=text, description=text)
+        whose = action.add_mutually_exclusive_group(required=True)
+        whose.add_argument("user", nargs="?", help="user id, enrolled in the store")
+        whose.add_argument("--device", action="store_true", help="those of the whole device, whoever was claimed")
+        _store_arguments(action)
+
+
+def _attempts(arguments: argparse.Namespace) -> int:
+    store = _open_store(arguments)
+    if arguments.action == "reset":
+        reset_attempts(store, arguments.user)
+        return 0
+    gate = AttemptGate(store)
+    state, wait_s = gate.state(arguments.user), gate.wait_s(arguments.user)
+    then = "disabled until it is reset" if math.isinf(wait_s) else f"the next attempt waits {math.ceil(wait_s)} s"
+    print(f"{state.failures} failed attempts in a row, {state.unusable} samples that could not be used; {then}")
     return 0
 
 
@@ -197,6 +244,27 @@ def _store(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _capture_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--quality",
+        choices=("off", "standard", "strict"),
+        default="standard",
+        help="what a sample must reach before it is matched (default %(default)s)",
+    )
+    parser.add_argument(
+        "--faces",
+        choices=("largest", "single", "only"),
+        default="single",
+        help="whose face is meant where a picture has several (default %(default)s: the clearly largest one)",
+    )
+
+
+def _capture(arguments: argparse.Namespace) -> Capture:
+    from uvsdk.modality import Capture
+
+    return Capture(quality=arguments.quality, faces=arguments.faces)
+
+
 def _store_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", required=True, help="folder of the encrypted store; made where it is absent")
     parser.add_argument(
@@ -271,6 +339,7 @@ COMMANDS = (
     Command("enroll", "make a template of a person on this device", _enroll_arguments, _enroll),
     Command("verify", "compare a probe with a template, offline", _verify_arguments, _verify),
     Command("agent", "verify over REST on this machine", _agent_arguments, _agent),
+    Command("attempts", "failed attempts in a row: show and reset", _attempts_arguments, _attempts),
     Command("participate", "take part in training with a server", _participate_arguments, _participate),
     Command("store", "look after the encrypted store", _store_command_arguments, _store),
 )

@@ -16,7 +16,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-from uvsdk.errors import UnapprovedConfigError, WireError
+from uvsdk.bundle import Bundle
+from uvsdk.errors import SettingsError, UnapprovedConfigError, WireError
 from uvsdk.federation import algorithms
 from uvsdk.federation.messages import ServerStatement, TrainingConfig
 from uvsdk.privacy.statements import verify_statement
@@ -139,6 +140,17 @@ def approved_deployment(connection: Connection, store: EncryptedStore, *, approv
         if agreed != stated or approve is not None:
             store.put(_APPROVAL, [json.dumps(stated).encode()], name=connection.url)
     return deployment
+
+
+def check_fit(modality: str, model: Bundle | None, deployment: Deployment) -> None:
+    """Raise :class:`SettingsError` where the enrolment is by another modality, or the model at hand is another one."""
+    if modality != deployment.modality:
+        raise SettingsError(f"the enrolment is by {modality}, the server trains {deployment.modality}")
+    if model is not None and model.manifest.train != deployment.config.train:
+        raise SettingsError(
+            f"of the model at hand {model.manifest.train!r} is trained, the server trains "
+            f"{deployment.config.train!r}; hand over the server's model, or none: it is then downloaded"
+        )
 
 
 def forget_approval(store: EncryptedStore, url: str) -> None:

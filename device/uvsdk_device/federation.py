@@ -16,7 +16,6 @@ from uvsdk.enroll import Participation
 from uvsdk.errors import (
     ServerRefusedError,
     ServerUnreachableError,
-    SettingsError,
     TrainingUnavailableError,
     UpdateRejectedError,
 )
@@ -26,7 +25,7 @@ from uvsdk.federation.strategy import TEMPLATE, Secret
 from uvsdk.storage import Store
 from uvsdk.template import Template
 from uvsdk_device.connection import Connection
-from uvsdk_device.deployment import approved_deployment
+from uvsdk_device.deployment import approved_deployment, check_fit
 from uvsdk_device.keystore import EncryptedStore, encrypted
 from uvsdk_device.membership import (
     Membership,
@@ -255,8 +254,7 @@ class Federation:
         """Register and admit, each once, and gather what a round needs."""
         template = store.template(user_id)
         deployment = approved_deployment(connection, store, approve=self.approve)
-        if template.modality != deployment.modality:
-            raise SettingsError(f"the enrolment is by {template.modality}, the server trains {deployment.modality}")
+        check_fit(template.modality, model, deployment)
         if self.server_verification:
             check_server_verification(deployment)
         member = register(store, user_id, deployment, connection, token=self.enrolment_token, pepper=self.pepper)

@@ -42,11 +42,14 @@ from uvsdk_device.records import (
     decrypt,
     disk_errors,
     encrypt,
+    overwrite,
     sync_folder,
     write_durably,
 )
 from uvsdk_device.wrapping import ScryptCost, WrappedKey, new_data_key, unwrap, wrap
 
+ATTEMPTS = "attempts"
+"""Record of failed attempts (:mod:`uvsdk_device.attempts`): of a user, or of the device where it has no user."""
 _ENROLMENT = "enrolment"
 _OURS = ("lock", "store.json", "users", "shared", "models", "agent-token")
 _TRASH = ".trash-"
@@ -132,13 +135,18 @@ class EncryptedStore:
     # Enrolments
 
     def save_enrolment(self, user_id: str, template: Template, features: Sequence[Array]) -> None:
-        """Keep a template and the features it was made of, in one atomic step.
+        """Keep a template and the features it was made of, in one atomic step, and forget the user's failed attempts.
 
         A crash at any moment leaves the user's old enrolment or this one.
 
         Raises:
             StoreFullError: nothing was changed.
         """
+        with self._lock:
+            self._keep_enrolment(user_id, template, features)
+            self.drop(ATTEMPTS, user=user_id)  # whoever enrols has identified the person in another way
+
+    def _keep_enrolment(self, user_id: str, template: Template, features: Sequence[Array]) -> None:
         canonical_user_id(user_id)  # refuses what cannot be anybody's id
         arrays = {f"{position:06d}": array for position, array in enumerate(features)}
         sections = (user_id.encode(), template.to_bytes(self._template_key), pack(_Features(arrays)))
@@ -161,7 +169,7 @@ class EncryptedStore:
             features = self.features(user_id)
             template = make(features)
             (name,) = self._enrolment(user_id, first=0, count=1)
-            self.save_enrolment(name.decode(), template, features)  # under the spelling it was enrolled with
+            self._keep_enrolment(name.decode(), template, features)  # under the spelling it was enrolled with
         return template
 
     def delete(self, user_id: str) -> None:
@@ -211,6 +219,28 @@ class EncryptedStore:
                     path.parent.mkdir(mode=0o700)
                     sync_folder(path.parent.parent)
             write_durably(path, parts)
+
+    def overwrite(self, purpose: str, section: bytes, *, user: str = "", durable: bool = True) -> None:
+        """Write a record of one short section, always of one length, in place: counters, at a tenth of :meth:`put`.
+
+        The caller holds :meth:`lock`, and whoever reads it does.
+
+        Args:
+            purpose: as for :meth:`put`.
+            section: at most a few hundred bytes.
+            user: as for :meth:`put`.
+            durable: wait for the disk; without, a power cut may bring the record before this one back.
+
+        Raises:
+            StoreFullError, UnknownUserError: as :meth:`put` does.
+        """
+        address = Address(purpose, "", user)
+        path = self._path(address)
+        with self._lock:
+            if not path.exists():
+                self.put(purpose, [section], user=user)
+            else:
+                overwrite(path, encrypt([section], self._binding(address), self._record_key), durable=durable)
 
     def get(
         self, purpose: str, *, name: str = "", user: str = "", first: int = 0, count: int | None = None

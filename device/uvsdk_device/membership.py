@@ -25,6 +25,7 @@ from uvsdk.privacy.sealing import Binding, new_nonce, seal
 from uvsdk.template import Template
 from uvsdk_device.connection import Connection, Signer
 from uvsdk_device.deployment import Deployment, text
+from uvsdk_device.frozen_views import forget_frozen_views
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.memory import forget_memory
 from uvsdk_device.models import Models
@@ -135,6 +136,7 @@ def forget_here(user_id: str, store: EncryptedStore) -> None:
 def resign(store: EncryptedStore, member: Membership) -> None:
     """Drop the keys under which a server knew this user, and what was kept for it, once it has forgotten them."""
     forget_memory(store, member.user_id, member.deployment)
+    forget_frozen_views(store, member.user_id, member.deployment)
     store.drop(_DEVICE, name=member.deployment.identity, user=member.user_id)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
+from types import MappingProxyType
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -19,6 +21,8 @@ _STATUS: Mapping[type[errors.UvsdkError], tuple[int, str]] = {
     errors.SampleError: (422, "sample"),
     errors.ModelMismatchError: (409, "model-mismatch"),
     errors.ThresholdError: (422, "threshold"),
+    errors.TooManyAttemptsError: (429, "too-many-attempts"),
+    errors.DisabledError: (423, "disabled"),
     errors.WireError: (400, "malformed"),
     errors.SettingsError: (422, "invalid-request"),
     errors.UnknownUserError: (404, "unknown-user"),
@@ -30,9 +34,16 @@ _STATUS: Mapping[type[errors.UvsdkError], tuple[int, str]] = {
 }
 
 
-def response(status: int, kind: str, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """A problem document."""
+def response(
+    status: int,
+    kind: str,
+    detail: str,
+    headers: Mapping[str, str] | None = None,
+    extensions: Mapping[str, object] = MappingProxyType({}),
+) -> JSONResponse:
+    """A problem document; ``extensions`` are further members, as RFC 9457 allows."""
     body = {"type": _PREFIX + kind, "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    body |= extensions
     return JSONResponse(body, status, headers=headers, media_type="application/problem+json")
 
 
@@ -45,8 +56,19 @@ def of(error: Exception) -> JSONResponse:
             status, kind = _STATUS[cls]
             if cls is errors.SampleError:
                 kind = _kebab(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__.removesuffix("Error")))
-            return response(status, kind, str(error))
+            return response(status, kind, str(error), _headers(error), _extensions(error))
     return response(500, "internal", "the agent failed; its log holds the reason")
+
+
+def _headers(error: Exception) -> Mapping[str, str] | None:
+    if not isinstance(error, errors.TooManyAttemptsError):
+        return None
+    return {"Retry-After": str(math.ceil(error.retry_after_s))}
+
+
+def _extensions(error: Exception) -> Mapping[str, object]:
+    """What was measured in a sample of low quality, for whoever shows it to the person."""
+    return {"measured": error.measured} if isinstance(error, errors.LowQualityError) else {}
 
 
 def _kebab(words: str) -> str:

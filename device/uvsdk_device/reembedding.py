@@ -9,8 +9,8 @@ import numpy as np
 from uvsdk import modality
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
-from uvsdk.enroll import genuine_threshold, personal_threshold
 from uvsdk.errors import EnrolmentError, ModelMismatchError
+from uvsdk.scoring.personal import genuine_threshold, personal_threshold
 from uvsdk.template import Template
 
 DEFAULT_FMR = 0.01

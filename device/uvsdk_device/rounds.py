@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
-from uvsdk.errors import UnapprovedConfigError, UpdateRejectedError, WireError
+from uvsdk.errors import BundleError, UnapprovedConfigError, UpdateRejectedError, WireError
 from uvsdk.federation import controls, streams
 from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.messages import RoundHeader, UpdateHead
@@ -24,6 +24,7 @@ from uvsdk.privacy.sealing import CHUNK_BYTES, seal_and_digest
 from uvsdk.privacy.statements import verify_statement
 from uvsdk_device.connection import Object
 from uvsdk_device.deployment import key_bytes, signature_bytes, text
+from uvsdk_device.frozen_views import frozen_views
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import Membership
 from uvsdk_device.memory import MemoryRecord, keep_memory, read_memory
@@ -119,20 +120,34 @@ def train(
 ) -> Trained:
     """Train on this device's features; reproducibly where the configuration has a seed.
 
+    Of a model that is trained in part, what the frozen part makes of the features is kept, encrypted, between rounds.
+
     Raises:
         UpdateRejectedError: a result that is not finite or misfits.
+        BundleError: of the model another part is trained than the approved configuration says.
     """
+    config, manifest = member.deployment.config, bundle.manifest
+    if manifest.train != config.train:
+        raise BundleError(
+            f"of the server's model {manifest.train!r} is trained, the approved configuration trains {config.train!r}; "
+            "nothing is sent. The operator must serve the model that the configuration is for"
+        )
+    features = store.features(member.user_id)
+    frozen = None
+    if manifest.train != "all":
+        frozen = frozen_views(store, member.user_id, member.deployment, features, bundle)
     job = TrainingJob(
-        config=member.deployment.config,
-        manifest=bundle.manifest,
+        config=config,
+        manifest=manifest,
         round_id=header.round_id,
         theta=bundle.theta,
-        features=store.features(member.user_id),
+        features=features,
         task=assigned.task,
         memory=assigned.memory,
         control=assigned.control,
+        frozen=frozen,
     )
-    seed = job.config.seed
+    seed = config.seed
     rng = np.random.default_rng() if seed is None else streams.device_stream(seed, member.user, header.round_id)
     start = time.perf_counter()
     result = trainer.train(job, rng)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from uvsdk.attempts import RetryPolicy
 from uvsdk.bundle import Bundle
 from uvsdk.errors import EnrolmentError, ModelMismatchError, ThresholdError
 from uvsdk.inference import open_bundle
 from uvsdk.scoring import Decision, Threshold
 from uvsdk.template import Template
 from uvsdk.verify import verify
+from uvsdk_device.attempts import AttemptGate
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.reembedding import is_current, remade
 
 if TYPE_CHECKING:
-    from uvsdk.modality import Sample
+    from uvsdk.modality import Capture, Sample
 
 
 class Runtime:
@@ -24,14 +28,31 @@ class Runtime:
     A template that an older model made is made again from the stored features, once, when its user is first
     verified; the store keeps the new one.
 
+    Failed attempts are counted in the store, for each person and for the device, and closed as ``retry`` says
+    (:mod:`uvsdk.attempts`).
+
     Args:
         store: this device's.
         model: a bundle, or the path of one.
+        retry: what failures in a row cost. ``None`` lets everybody try for ever: only for measurements, or where the
+            application itself counts.
+        clock: gives Unix time.
+
+    >>> from uvsdk.attempts import RetryPolicy
+    >>> patient = RetryPolicy(free_failures=3, first_delay_s=60.0)  # Runtime(store, model, retry=patient)
     """
 
-    def __init__(self, store: EncryptedStore, model: Bundle | str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        store: EncryptedStore,
+        model: Bundle | str | os.PathLike[str],
+        *,
+        retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008 - frozen
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._store = store
         self._bundle = open_bundle(model)
+        self._gate = None if retry is None else AttemptGate(store, retry, clock)
 
     @property
     def bundle(self) -> Bundle:
@@ -39,7 +60,13 @@ class Runtime:
         return self._bundle
 
     def verify(
-        self, user_id: str, probe: Sample, *, threshold: Threshold | None = None, fmr: float | None = None
+        self,
+        user_id: str,
+        probe: Sample,
+        *,
+        threshold: Threshold | None = None,
+        fmr: float | None = None,
+        capture: Capture | None = None,
     ) -> Decision:
         """Whether ``probe`` is of that user.
 
@@ -48,8 +75,10 @@ class Runtime:
             probe: one sample, in any form the modality reads.
             threshold: in place of the template's own.
             fmr: false match rate to read a threshold for from the bundle's calibration, in place of both.
+            capture: how the probe is taken: quality policy, rule for several faces, limits.
 
         Raises:
+            TooManyAttemptsError, DisabledError: after failures in a row; the probe was not looked at.
             UnknownUserError: not enrolled here.
             SampleError: the probe cannot be used.
             ModelMismatchError: the template is of another model and no features were kept to make it again.
@@ -59,7 +88,12 @@ class Runtime:
             if self._bundle.calibration is None:
                 raise ThresholdError("this model has no calibration to read a threshold from; calibrate it first")
             threshold = self._bundle.calibration.threshold(fmr)
-        return verify(probe, self.template(user_id), model=self._bundle, threshold=threshold)
+        template = self.template(user_id)
+
+        def compare() -> Decision:
+            return verify(probe, template, model=self._bundle, threshold=threshold, capture=capture)
+
+        return compare() if self._gate is None else self._gate.decide(user_id, compare)
 
     def template(self, user_id: str) -> Template:
         """The user's template for this runtime's model, made again and stored where it was of another one.

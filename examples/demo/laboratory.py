@@ -14,10 +14,10 @@ from data import People
 
 from uvsdk import Bundle, modality
 from uvsdk.arrays import Array, Float32, Float64
-from uvsdk.enroll import leave_one_out
 from uvsdk.errors import SampleError
 from uvsdk.evaluation import protocols, ranking
 from uvsdk.scoring import Calibration
+from uvsdk.scoring.personal import leave_one_out
 
 
 class Laboratory:

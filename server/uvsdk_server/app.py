@@ -13,7 +13,7 @@ from uvsdk_server.deployment import Deployment
 from uvsdk_server.limits import Gate
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.observer import Observer, Unobserved
-from uvsdk_server.routes import deployment, devices, models, operations, rounds, users, verify
+from uvsdk_server.routes import attempts, deployment, devices, models, operations, rounds, users, verify
 from uvsdk_server.settings import Settings
 
 
@@ -45,7 +45,7 @@ def create_app(settings: Settings, *, observer: Observer | None = None) -> FastA
     )
     problems.install(app, log)
     app.add_middleware(Gate, limit_bytes=settings.body_limit_bytes, metrics=metrics)
-    for module in (deployment, devices, users, rounds, models, verify, operations):
+    for module in (deployment, devices, users, rounds, models, verify, attempts, operations):
         app.include_router(module.router)
     return app
 

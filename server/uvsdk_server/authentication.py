@@ -90,15 +90,15 @@ def check_body(request: Request, sha256: bytes) -> None:
         raise Problem(401, "bad-signature", "the body is not the one whose Content-Digest was signed")
 
 
-async def bearer_scope(request: Request) -> str | None:
-    """The scope of the bearer token, ``None`` where the request has none. Raises :class:`Problem` 401."""
+async def bearer(request: Request) -> tokens.Bearer | None:
+    """Who shows a bearer token, ``None`` where the request has none. Raises :class:`Problem` 401."""
     kind, _, text = request.headers.get("authorization", "").partition(" ")
     if not kind:
         return None
     if kind.lower() != "bearer":
         raise Problem(401, "unauthorized", "expected Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
     async with deployment(request).database.read() as connection:
-        return await tokens.scope_of(connection, text.strip(), time.time())
+        return await tokens.bearer_of(connection, text.strip(), time.time())
 
 
 async def operator(request: Request) -> None:
@@ -106,9 +106,9 @@ async def operator(request: Request) -> None:
     await _require(request, ("operator",))
 
 
-async def verifier(request: Request) -> None:
-    """Let integrators and operators pass."""
-    await _require(request, ("verify", "operator"))
+async def verifier(request: Request) -> tokens.Bearer:
+    """The integrator or operator who asks; nobody else passes."""
+    return await _require(request, ("verify", "operator"))
 
 
 async def reader(request: Request) -> None:
@@ -127,12 +127,13 @@ async def owner_or_operator(request: Request, user: str) -> None:
         raise Problem(403, "forbidden", "a device may act for its own user only")
 
 
-async def _require(request: Request, scopes: tuple[str, ...]) -> None:
-    scope = await bearer_scope(request)
-    if scope is None:
+async def _require(request: Request, scopes: tuple[str, ...]) -> tokens.Bearer:
+    shown = await bearer(request)
+    if shown is None:
         raise Problem(401, "unauthorized", "this needs Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
-    if scope not in scopes:
+    if shown.scope not in scopes:
         raise Problem(403, "forbidden", f"this needs a token of scope {' or '.join(scopes)}")
+    return shown
 
 
 def _unsigned(error: SealError) -> Problem:
@@ -142,3 +143,4 @@ def _unsigned(error: SealError) -> Problem:
 Served = Annotated[Deployment, Depends(deployment)]
 SignedDevice = Annotated[Device, Depends(signed_device)]
 ClaimedDevice = Annotated[Device, Depends(claimed_device)]
+Caller = Annotated[tokens.Bearer, Depends(verifier)]

@@ -1,9 +1,10 @@
-"""``uvsdk serve``, ``uvsdk token`` and ``uvsdk rounds``."""
+"""``uvsdk serve``, ``uvsdk token``, ``uvsdk rounds`` and ``uvsdk lockouts``."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,13 +17,14 @@ from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from uvsdk.attempts import wait_s
 from uvsdk.cli import Command
 from uvsdk.errors import SettingsError, StoreError
 from uvsdk_server import tokens
 from uvsdk_server.app import create_app
 from uvsdk_server.deployment import Deployment, open_database
 from uvsdk_server.settings import Settings
-from uvsdk_server.store import ledger, schema
+from uvsdk_server.store import counts, ledger, schema
 
 Answer = TypeVar("Answer")
 
@@ -204,6 +206,42 @@ def _rounds(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _configure_lockouts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, help="the server's data folder")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|reset")
+    listing = actions.add_parser("list", help="who has failed in a row, most failures first")
+    listing.add_argument("--limit", type=int, default=50, help="how many (50)")
+    reset = actions.add_parser("reset", help="forget the failures of a person or of a caller's token")
+    reset.add_argument("whose", choices=counts.WHOSE)
+    reset.add_argument("name", help="hashed user id, or token id, as listed")
+
+
+def _lockouts(arguments: argparse.Namespace) -> int:
+    if arguments.action == "reset":
+        subject = counts.Subject(arguments.whose, arguments.name)
+
+        async def reset(connection: AsyncConnection) -> bool:
+            return await counts.reset(connection, subject)
+
+        if not _in_database(arguments.data, reset):
+            raise SettingsError(f"no failures are counted for that {arguments.whose}; see `uvsdk lockouts list`")
+        return 0
+    if arguments.limit < 1:
+        raise SettingsError(f"--limit is {arguments.limit}; list at least one")
+    policies, now = _settings(data=arguments.data).retry_policies(), time.time()
+
+    async def listed(connection: AsyncConnection) -> list[tuple[str, ...]]:
+        rows = []
+        for subject, state in await counts.listed(connection, arguments.limit):
+            remaining_s = wait_s(state, policies[subject.whose], now)
+            then = "disabled" if math.isinf(remaining_s) else f"waits {math.ceil(remaining_s)} s"
+            rows.append((subject.whose, subject.name, str(state.failures), str(state.unusable), then))
+        return rows
+
+    _print_table([("whose", "name", "failures", "unusable", "next"), *_in_database(arguments.data, listed)])
+    return 0
+
+
 def _in_database(data: Path | None, work: Callable[[AsyncConnection], Awaitable[Answer]]) -> Answer:
     settings = _settings(data=data)
     if not settings.data.is_dir():
@@ -235,4 +273,5 @@ COMMANDS = (
     Command("serve", "Run the coordination server.", _configure_serve, _serve),
     Command("token", "Make, list and revoke the server's tokens.", _configure_token, _token),
     Command("rounds", "List the server's training rounds.", _configure_rounds, _rounds),
+    Command("lockouts", "Show and reset failed attempts in a row.", _configure_lockouts, _lockouts),
 )

@@ -17,8 +17,8 @@ from sqlalchemy import insert, select
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SettingsError, StoreError, WireError
 from uvsdk.federation.messages import TrainingConfig
-from uvsdk.modality import Limits
 from uvsdk.scoring import Calibration
+from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.driver import Driver
 from uvsdk_server.keys import KeyRing
 from uvsdk_server.limits import Allowance
@@ -132,9 +132,10 @@ class Deployment:
             verifier=Verifier(
                 models,
                 people,
+                AttemptGate(database, settings.retry_policies(), metrics),
                 metrics,
                 threads=settings.verify_threads,
-                limits=Limits(max_pixels=settings.pixels_limit, max_seconds=settings.seconds_limit),
+                capture=settings.capture(),
                 default_fmr=settings.default_fmr,
             ),
             registrations=Allowance(settings.registrations_per_minute),
@@ -147,7 +148,7 @@ class Deployment:
         if self._driving is not None:
             self._driving.cancel()
             await asyncio.gather(self._driving, return_exceptions=True)
-        self.verifier.close()
+        await self.verifier.close()
         await self.database.close()
         os.close(self._lock)
 
@@ -208,6 +209,11 @@ async def _first_start(settings: Settings, database: Database, blobs: Blobs, key
     found = (bundle.manifest.modality, bundle.manifest.backbone)
     if found != (config.modality, config.backbone):
         raise SettingsError(f"the model is {found}, the configuration says {(config.modality, config.backbone)}")
+    if bundle.manifest.train != config.train:
+        raise SettingsError(
+            f"of the model {bundle.manifest.train!r} is trained, the configuration says train = {config.train!r}; "
+            f"export the model with --train {config.train}, or change the configuration"
+        )
     seed = config.seed if config.seed is not None else secrets.randbits(128)
     training = Training(
         config, seed, keys.at_rest, dimension=bundle.manifest.dimension, parameters=bundle.manifest.size
@@ -253,7 +259,7 @@ async def _settle_config(settings: Settings, database: Database, log: Log) -> Tr
     config = stored if settings.training is None else read_training(settings.training)
     if config == stored:
         return stored
-    for name in ("deployment", "modality", "backbone", "algorithm"):
+    for name in ("deployment", "modality", "backbone", "algorithm", "train"):
         if getattr(config, name) != getattr(stored, name):
             raise SettingsError(f"{name} cannot change once data exist; start another server with an empty folder")
     check_restricted(config, settings.allow_restricted)

@@ -49,6 +49,7 @@ class Metrics:
     class_cosine: Gauge = field(init=False)
     verifications: Counter = field(init=False)
     verify_seconds: Histogram = field(init=False)
+    refused_attempts: Counter = field(init=False)
 
     def __post_init__(self) -> None:
         registry = self.registry
@@ -69,5 +70,14 @@ class Metrics:
             ),
             ("verifications", Counter("uvsdk_verifications", "By outcome.", ["outcome"], registry=registry)),
             ("verify_seconds", Histogram("uvsdk_verify_seconds", "Decode to decision.", registry=registry)),
+            (
+                "refused_attempts",
+                Counter(
+                    "uvsdk_refused_attempts",
+                    "Probes not looked at after failures in a row, by whose failures and until when (later, reset).",
+                    ["whose", "until"],
+                    registry=registry,
+                ),
+            ),
         ):
             object.__setattr__(self, name, metric)

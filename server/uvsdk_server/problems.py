@@ -6,6 +6,7 @@ Handlers raise :class:`Problem`, or let an error of :mod:`uvsdk.errors` pass; no
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -30,6 +31,8 @@ _STATUS: Mapping[type[errors.UvsdkError], tuple[int, str]] = {
     errors.SampleError: (422, "sample"),
     errors.ModelMismatchError: (409, "model-mismatch"),
     errors.ThresholdError: (422, "threshold"),
+    errors.TooManyAttemptsError: (429, "too-many-attempts"),
+    errors.DisabledError: (423, "disabled"),
     errors.WireError: (400, "malformed"),
     errors.SealError: (400, "unsealable"),
     errors.UpdateRejectedError: (422, "invalid-update"),
@@ -46,32 +49,45 @@ class Problem(Exception):
         kind: last part of the ``type`` URI, kebab case.
         detail: what happened, what was expected and what to do.
         headers: headers that the answer needs, e.g. ``Retry-After``.
+        measured: what was measured in a sample that was refused, name with unit -> value.
     """
 
-    def __init__(self, status: int, kind: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        detail: str,
+        headers: Mapping[str, str] | None = None,
+        measured: dict[str, float] | None = None,
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.kind = kind
         self.detail = detail
         self.headers = dict(headers or {})
+        self.measured = measured
 
     def response(self) -> Response:
         """As ``application/problem+json``."""
         body = ProblemDocument(
-            type=PREFIX + self.kind, title=HTTPStatus(self.status).phrase, status=self.status, detail=self.detail
+            type=PREFIX + self.kind,
+            title=HTTPStatus(self.status).phrase,
+            status=self.status,
+            detail=self.detail,
+            measured=self.measured,
         )
-        return Response(
-            body.model_dump_json(), self.status, media_type="application/problem+json", headers=self.headers
-        )
+        text = body.model_dump_json(exclude_none=True)
+        return Response(text, self.status, media_type="application/problem+json", headers=self.headers)
 
 
 class ProblemDocument(BaseModel):
-    """RFC 9457, as it stands in the OpenAPI description."""
+    """RFC 9457, as it stands in the OpenAPI description. ``measured`` comes with ``low-quality`` only."""
 
     type: str
     title: str
     status: int
     detail: str
+    measured: dict[str, float] | None = None
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -91,8 +107,14 @@ def of(error: Exception) -> Problem:
         if kind in _STATUS:
             status, name = _STATUS[kind]
             name = _kebab(type(error).__name__) if kind is errors.SampleError else name
-            return Problem(status, name, str(error))
+            return Problem(status, name, str(error), _headers(error), getattr(error, "measured", None))
     return _of_trouble(error) or Problem(500, "internal", "the server failed; its log holds the reason")
+
+
+def _headers(error: Exception) -> dict[str, str]:
+    if not isinstance(error, errors.TooManyAttemptsError):
+        return {}
+    return {"Retry-After": str(math.ceil(error.retry_after_s))}
 
 
 def _of_trouble(error: Exception) -> Problem | None:

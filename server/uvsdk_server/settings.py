@@ -8,6 +8,11 @@ from typing import Annotated
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from uvsdk.attempts import RetryPolicy
+from uvsdk.modality import Capture, FacesRule, Limits
+from uvsdk.scoring import QualityPolicy
+from uvsdk_server.store.counts import Whose
+
 
 class Settings(BaseSettings):
     """Everything an operator can set that devices need not approve; those settings are ``TrainingConfig``.
@@ -32,6 +37,19 @@ class Settings(BaseSettings):
         registrations_per_minute: devices that may register in a minute; more are answered 429.
         signature_window_s: how far a device's clock may differ.
         default_fmr: false match rate of ``POST /v1/verify`` where the request names none.
+        quality: quality policy of ``POST /v1/verify``: ``off``, ``standard`` or ``strict``; a request may only ask for a
+            stricter one.
+        faces: whose face is meant where a picture has several: ``largest``, ``single`` or ``only``
+            (:class:`uvsdk.modality.Capture`); a request may only ask for a stricter rule.
+        failures_before_delay: failed attempts in a row for one person after which the next must wait (NIST SP 800-63B:
+            at most 5, 10 with presentation attack detection that was shown to work).
+        failures_before_disabled: after which verification of that person is disabled until the operator resets it
+            (NIST: at most 50, 100 with detection).
+        caller_failures_before_delay: the same for one caller's token, whoever is claimed. It is higher because a token
+            serves many people; set 5 where each device has a token of its own.
+        caller_failures_before_disabled: the same; 50 where each device has a token of its own.
+        retry_delay_s: the first delay; each further failure doubles it (NIST: at least 30 s).
+        retry_longest_delay_s: where it stops growing.
         verify_threads: verifications computed at once.
         pixels_limit: largest image of ``POST /v1/verify``.
         seconds_limit: longest recording of ``POST /v1/verify``.
@@ -62,6 +80,14 @@ class Settings(BaseSettings):
     registrations_per_minute: int = Field(default=600, ge=1)
     signature_window_s: float = Field(default=300.0, gt=0)
     default_fmr: float = Field(default=0.01, gt=0, lt=1)
+    quality: QualityPolicy = "standard"
+    faces: FacesRule = "single"
+    failures_before_delay: int = Field(default=5, ge=1)
+    failures_before_disabled: int = Field(default=50, ge=1)
+    caller_failures_before_delay: int = Field(default=100, ge=1)
+    caller_failures_before_disabled: int = Field(default=1000, ge=1)
+    retry_delay_s: float = Field(default=30.0, ge=0)
+    retry_longest_delay_s: float = Field(default=3600.0, ge=0)
     verify_threads: int = Field(default=2, ge=1)
     pixels_limit: int = Field(default=25_000_000, ge=1)
     seconds_limit: float = Field(default=60.0, gt=0)
@@ -73,3 +99,16 @@ class Settings(BaseSettings):
     @classmethod
     def _names(cls, value: object) -> object:
         return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
+    def capture(self) -> Capture:
+        """How the probes of ``POST /v1/verify`` are taken where the request asks for nothing stricter."""
+        limits = Limits(max_pixels=self.pixels_limit, max_seconds=self.seconds_limit)
+        return Capture(quality=self.quality, faces=self.faces, limits=limits)
+
+    def retry_policies(self) -> dict[Whose, RetryPolicy]:
+        """What failures in a row cost a person and a caller. Raises :class:`SettingsError`."""
+        delays = (self.retry_delay_s, self.retry_longest_delay_s)
+        return {
+            "person": RetryPolicy(self.failures_before_delay, *delays, self.failures_before_disabled),
+            "caller": RetryPolicy(self.caller_failures_before_delay, *delays, self.caller_failures_before_disabled),
+        }

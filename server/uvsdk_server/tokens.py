@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import insert, select, update
@@ -21,6 +22,14 @@ from uvsdk_server.store.schema import tokens
 
 SCOPES: Final = ("operator", "verify", "enrol")
 """``operator``: everything; ``verify``: ``POST /v1/verify`` and models; ``enrol``: register devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """Who shows a token that is valid: its id, which is no secret, and its scope."""
+
+    token_id: str
+    scope: str
 
 
 async def create(
@@ -63,9 +72,10 @@ async def revoke(connection: AsyncConnection, token_id: str) -> bool:
     return result.rowcount == 1
 
 
-async def scope_of(connection: AsyncConnection, text: str, now: float) -> str:
-    """The scope of a token that is valid now. Raises :class:`Problem` 401."""
-    return str((await _find(connection, text, now)).scope)
+async def bearer_of(connection: AsyncConnection, text: str, now: float) -> Bearer:
+    """Who shows this token, which must be valid now. Raises :class:`Problem` 401."""
+    row = await _find(connection, text, now)
+    return Bearer(row.token_id, row.scope)
 
 
 async def spend(connection: AsyncConnection, text: str, now: float) -> None:

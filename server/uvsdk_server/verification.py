@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from uvsdk import modality
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SampleError
-from uvsdk.modality import Capture, Limits
-from uvsdk.scoring import Decision, Quality, Threshold
+from uvsdk.modality import Capture, FacesRule
+from uvsdk.scoring import Decision, QualityPolicy, Threshold
 from uvsdk.template import Template
-from uvsdk.verify import compare
+from uvsdk.verify import compare, verify
+from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.models import Models
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.people import People
@@ -25,32 +25,54 @@ from uvsdk_server.problems import Problem
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What is compared: an embedding made elsewhere with ``model_version``, or a sample."""
+    """What is compared: an embedding made elsewhere with ``model_version``, or a sample and how it is to be taken.
+
+    ``quality`` and ``faces`` may only be stricter than the server's own; they say nothing about an embedding.
+    """
 
     embedding: Float32 | None = None
     model_version: str | None = None
     sample: bytes | None = None
+    quality: QualityPolicy | None = None
+    faces: FacesRule | None = None
 
 
 class Verifier:
-    """Verification in a pool of threads, apart from the event loop."""
+    """Verification in a pool of threads, apart from the event loop, as far as the gate lets attempts through."""
 
     def __init__(
-        self, models: Models, people: People, metrics: Metrics, *, threads: int, limits: Limits, default_fmr: float
+        self,
+        models: Models,
+        people: People,
+        gate: AttemptGate,
+        metrics: Metrics,
+        *,
+        threads: int,
+        capture: Capture,
+        default_fmr: float,
     ) -> None:
         self._models = models
         self._people = people
+        self._gate = gate
         self._metrics = metrics
-        self._capture = Capture(limits=limits)
+        self._capture = capture
         self._default_fmr = default_fmr
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
 
-    async def verify(self, user: str, probe: Probe, fmr: float | None) -> Decision:
-        """Decide at the false match rate ``fmr``, or the default one.
+    async def verify(self, user: str, probe: Probe, fmr: float | None, *, caller: str) -> Decision:
+        """Decide at the false match rate ``fmr``, or the default one. Only what passes these checks is an attempt.
+
+        Args:
+            user: hashed id of the claimed person.
+            probe: what is compared.
+            fmr: false match rate to read a threshold for.
+            caller: id of the token that asks.
 
         Raises:
             Problem: 404 unknown user; 409 outdated template, uncalibrated or other model.
             ThresholdError: the calibration cannot support that rate.
+            SettingsError: the probe asks for a laxer policy than the server's.
+            TooManyAttemptsError, DisabledError: after failures in a row; the probe was not looked at.
             SampleError: the probe cannot be used.
         """
         bundle = self._models.current
@@ -62,16 +84,23 @@ class Verifier:
             threshold=None,
         )
         threshold = self._threshold(bundle, fmr)
+        capture = self._capture.narrowed(quality=probe.quality, faces=probe.faces)
+        if probe.embedding is not None and probe.model_version != bundle.version:
+            raise Problem(409, "model-mismatch", "the embedding was made with another model than the current one")
+
+        async def attempt() -> Decision:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._pool, _decide, bundle, template, threshold, probe, capture)
+
         start = time.perf_counter()
-        decision = await asyncio.get_running_loop().run_in_executor(
-            self._pool, self._decide, bundle, template, threshold, probe
-        )
+        decision = await self._gate.decide(user, caller, attempt)
         self._metrics.verify_seconds.observe(time.perf_counter() - start)
         self._metrics.verifications.labels("accepted" if decision.accepted else "rejected").inc()
         return decision
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Finish what is running and stop the threads."""
+        await self._gate.close()
         self._pool.shutdown()
 
     def _threshold(self, bundle: Bundle, fmr: float | None) -> Threshold:
@@ -81,19 +110,14 @@ class Verifier:
             )
         return bundle.calibration.threshold(fmr or self._default_fmr)
 
-    def _decide(self, bundle: Bundle, template: Template, threshold: Threshold, probe: Probe) -> Decision:
-        quality = Quality()
-        if probe.embedding is not None:
-            if probe.model_version != bundle.version:
-                raise Problem(409, "model-mismatch", "the embedding was made with another model than the current one")
-            embedding = probe.embedding
-        elif probe.sample is not None:
-            reader = modality.get(bundle.manifest.modality)
-            prepared = reader.prepare(probe.sample, bundle, capture=self._capture)
-            quality = prepared.quality
-            embedding = bundle.embedding(reader.views(prepared.features, bundle.manifest.preprocessing))
-        else:
-            raise SampleError("neither an embedding nor a sample was sent; send one of them")
-        # More digits than float32 carries would only help someone climb the score.
-        score = float(np.float32(compare(embedding, template)))
-        return Decision(score, threshold, bundle.version, quality)
+
+def _decide(bundle: Bundle, template: Template, threshold: Threshold, probe: Probe, capture: Capture) -> Decision:
+    if probe.embedding is not None:
+        decision = Decision(compare(probe.embedding, template), threshold, bundle.version)
+    elif probe.sample is not None:
+        decision = verify(probe.sample, template, model=bundle, threshold=threshold, capture=capture)
+    else:
+        raise SampleError("neither an embedding nor a sample was sent; send one of them")
+    # More digits than float32 carries would only help someone climb the score.
+    llr = None if decision.llr is None else float(np.float32(decision.llr))
+    return replace(decision, score=float(np.float32(decision.score)), llr=llr)

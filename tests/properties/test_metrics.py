@@ -164,3 +164,40 @@ def test_collapse_is_the_definition_and_ignores_rotation(seed: int) -> None:
         assert found.mean_cosine == pytest.approx(cosines.mean())
         assert found.minimum_distance == pytest.approx(np.sqrt(2 - 2 * cosines.max()), abs=1e-6)
         assert 1 <= found.effective_rank <= 3 + 1e-9
+
+
+def pooled(genuine: np.ndarray, impostor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log likelihood ratios by pool adjacent violators, written out: merge neighbours while shares of genuine fall."""
+    scores = np.unique(np.concatenate([genuine, impostor]))
+    pools = [[[s], float((genuine == s).sum()), float((impostor == s).sum())] for s in scores]
+    merged: list[list] = []
+    for pool in pools:
+        merged.append(pool)
+        while len(merged) > 1 and merged[-2][1] * merged[-1][2] >= merged[-1][1] * merged[-2][2]:
+            last = merged.pop()
+            merged[-1] = [merged[-1][0] + last[0], merged[-1][1] + last[1], merged[-1][2] + last[2]]
+    with np.errstate(divide="ignore"):
+        ratio = {s: np.log(g / len(genuine)) - np.log(i / len(impostor)) for pool, g, i in merged for s in pool}
+    return np.array([ratio[s] for s in genuine]), np.array([ratio[s] for s in impostor])
+
+
+@given(SCORES, SCORES)
+def test_min_cllr_is_pool_adjacent_violators(genuine: np.ndarray, impostor: np.ndarray) -> None:
+    points = metrics.curve(genuine, impostor)
+    assert metrics.min_cllr(points) == pytest.approx(metrics.cllr(*pooled(genuine, impostor)), abs=1e-12)
+
+
+@given(SCORES, SCORES)
+def test_no_calibration_beats_the_best_one(genuine: np.ndarray, impostor: np.ndarray) -> None:
+    points = metrics.curve(genuine, impostor)
+    assert metrics.cllr(genuine, impostor) >= metrics.min_cllr(points) - 1e-12
+    assert metrics.min_cllr(points) <= 1.0 + 1e-12
+    assert metrics.min_cllr(metrics.curve(np.exp(genuine), np.exp(impostor))) == metrics.min_cllr(points)
+
+
+@given(SCORES, SCORES, st.floats(0.01, 0.99), st.floats(-4, 4))
+def test_the_actual_cost_is_never_under_the_smallest(
+    genuine: np.ndarray, impostor: np.ndarray, prior: float, threshold: float
+) -> None:
+    points = metrics.curve(genuine, impostor)
+    assert metrics.act_dcf(points, threshold, prior) >= metrics.min_dcf(points, prior) - 1e-12

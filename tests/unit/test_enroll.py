@@ -12,7 +12,7 @@ import pytest
 
 from uvsdk.arrays import Array
 from uvsdk.bundle import Bundle
-from uvsdk.enroll import Enrollment, Participation, enroll, genuine_threshold, leave_one_out, personal_threshold
+from uvsdk.enroll import Enrollment, Participation, enroll
 from uvsdk.errors import (
     BundleError,
     EnrolmentError,
@@ -23,7 +23,6 @@ from uvsdk.errors import (
     TrainingUnavailableError,
     UvsdkError,
 )
-from uvsdk.scoring import Calibration, Threshold
 from uvsdk.storage import MemoryStore, Store
 from uvsdk.template import Template
 
@@ -194,24 +193,7 @@ def test_the_threshold_is_tau_fmr_where_the_impostors_score_higher(identity_bund
     assert threshold.score == pytest.approx(1 - 400 / 999, abs=1e-6)
 
 
-def test_the_threshold_is_tau_tpr_where_that_is_higher() -> None:
-    # 19 samples at (1, 0) and one at (0, 1). Leave-one-out: the odd one scores 0 against the others, each of the rest
-    # 18 / sqrt(18^2 + 1) = 0.99846. n = 20, q = 0.95: i = 1, so tau_TPR is just above the smallest score, 0.
-    # tau_FMR = -0.8 is lower; above 0 the 500 positive impostors remain: measured again, one half.
-    rows = np.array([[1, 0]] * 19 + [[0, 1]], np.float32)
-    calibration = Calibration.from_scores(IMPOSTORS, model_version="m", source="made by hand")
-    threshold = personal_threshold(calibration.threshold(0.9), calibration, rows)
-    assert 0 < threshold.score < 1e-9
-    assert (threshold.fmr, threshold.trials) == (0.9, 1000)
-    assert threshold.interval[0] == pytest.approx(0.4686, abs=1e-3)  # Clopper-Pearson of 500 in 1,000
-    assert threshold.interval[1] == pytest.approx(0.5314, abs=1e-3)
-
-
 def test_too_few_samples_for_a_quantile_leave_the_impostor_threshold(identity_bundle: MakeBundle) -> None:
-    rows = np.array([[1, 0]] * 18 + [[0, 1]], np.float32)
-    calibration = Calibration.from_scores(IMPOSTORS, model_version="m", source="made by hand")
-    start = calibration.threshold(0.9)
-    assert personal_threshold(start, calibration, rows) is start
     bundle = identity_bundle(IMPOSTORS)
     assert bundle.calibration is not None
     enrollment = enroll("ana", AXES, model=bundle, store=MemoryStore(), fmr=0.9)
@@ -223,38 +205,6 @@ def test_a_single_sample_has_the_impostor_threshold_alone(identity_bundle: MakeB
     enrollment = enroll("ana", [b"1 2 3"], model=bundle, store=MemoryStore(), minimum_samples=1)
     assert bundle.calibration is not None
     assert enrollment.template.threshold == bundle.calibration.threshold(0.01)
-
-
-def test_leave_one_out_by_hand() -> None:
-    # Two at (1, 0) and one at (0, 1). A (1, 0) against (1, 1)/sqrt 2: 1/sqrt 2. The (0, 1) against (1, 0): 0.
-    rows = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
-    assert leave_one_out(rows) == pytest.approx([math.sqrt(0.5), math.sqrt(0.5), 0])
-
-
-def test_others_that_cancel_out_score_zero() -> None:
-    rows = np.array([[0, 1], [1, 0], [-1, 0]], np.float32)
-    assert leave_one_out(rows)[0] == 0.0
-
-
-def test_genuine_threshold_by_hand() -> None:
-    # n = 20, q = 0.9: the 2nd smallest is not accepted (e > tau), the 3rd is: 18 of 20 are, nine in ten.
-    scores = np.arange(20) / 20
-    tau = genuine_threshold(scores, 0.9)
-    assert 0.05 < tau < 0.05 + 1e-9
-    assert (scores >= tau).sum() == 18
-    # n = 10: i = floor(10 * 0.1) = 1 and not 0, although 10 * (1 - 0.9) is 0.99999... in binary.
-    assert (np.arange(10) / 10 >= genuine_threshold(np.arange(10) / 10, 0.9)).sum() == 9
-    # i = 0: a millionth below the lowest, so that all are accepted.
-    assert genuine_threshold(np.array([0.5, 0.25])) == pytest.approx(0.25 - 1e-6, abs=1e-12)
-    assert genuine_threshold(np.array([-1.0])) == -1.0
-    assert genuine_threshold(np.ones(30)) == 1.0
-
-
-def test_personal_threshold_never_falls_below_the_impostors() -> None:
-    calibration = Calibration.from_scores(IMPOSTORS, model_version="m", source="made by hand")
-    start = Threshold(0.9, 0.01, 1000, model_version="m")
-    assert personal_threshold(start, calibration, np.eye(25, dtype=np.float32)) is start
-    assert personal_threshold(start, calibration, np.eye(3, dtype=np.float32)[:1]) is start
 
 
 @pytest.mark.parametrize("state", ["trained", "joined", "queued"])

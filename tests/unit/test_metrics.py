@@ -193,3 +193,40 @@ def test_collapse_monitor_in_blocks_is_the_whole(monkeypatch: pytest.MonkeyPatch
     assert parts.mean_cosine == pytest.approx(whole.mean_cosine)
     assert parts.minimum_distance == pytest.approx(whole.minimum_distance)
     assert parts.fmr_at_0_7 == whole.fmr_at_0_7
+
+
+def test_actual_cost_is_that_of_the_given_threshold() -> None:
+    # At 0.55: FMR 1/5 (0.7), FNMR 1/4 (0.3). P = 0.5: 0.5 / 4 + 0.5 / 5 over 0.5; P = 0.1, miss 2: 0.2 / 4 + 0.9 / 5.
+    points = metrics.curve(GENUINE, IMPOSTOR)
+    assert metrics.act_dcf(points, 0.55, 0.5) == pytest.approx(1 / 4 + 1 / 5)
+    assert metrics.act_dcf(points, 0.55, 0.1, miss_cost=2) == pytest.approx((0.2 / 4 + 0.9 / 5) / 0.2)
+    # A threshold that is wrong may cost more than refusing everybody, which costs 1.
+    assert metrics.act_dcf(points, -1.0, 0.01) == pytest.approx(99.0)
+
+
+def test_bayes_threshold_weighs_prior_and_costs() -> None:
+    assert metrics.bayes_threshold(0.01, false_match_cost=10) == pytest.approx(np.log(990))
+    assert metrics.bayes_threshold(0.2, miss_cost=4) == pytest.approx(0.0)
+    for prior, miss in ((0.0, 1.0), (1.0, 1.0), (0.5, 0.0)):
+        with pytest.raises(ValueError, match=r"prior|costs"):
+            metrics.bayes_threshold(prior, miss_cost=miss)
+
+
+def test_cllr_by_hand() -> None:
+    # Certain and right: 0. Certain and wrong: without bound. Nothing said: 1.
+    assert metrics.cllr(np.array([np.inf]), np.array([-np.inf])) == 0.0
+    assert metrics.cllr(np.array([-np.inf]), np.array([-np.inf])) == np.inf
+    # Genuine at ratio 3: log2(4/3); impostor at ratio 3: log2(4).
+    assert metrics.cllr(np.log([3.0]), np.log([3.0])) == pytest.approx((np.log2(4 / 3) + 2) / 2)
+    for bad in (np.array([]), np.array([np.nan])):
+        with pytest.raises(ValueError, match="cllr needs"):
+            metrics.cllr(bad, np.zeros(2))
+
+
+def test_min_cllr_pools_what_is_out_of_order() -> None:
+    # Ascending: impostor .1 .2, both at .3, impostor .5, genuine .6, impostor .7, genuine .8 .9.
+    # Pools: {.1 .2} no genuine; {.3 .5} 1 of 4 genuine and 2 of 5 impostors, ratio 5/8; {.6 .7} 1/4 and 1/5, ratio 5/4;
+    # {.8 .9} no impostor. Bits: [1/4 log2(1 + 8/5) + 2/5 log2(1 + 5/8) + 1/4 log2(1 + 4/5) + 1/5 log2(1 + 5/4)] / 2.
+    expected = (np.log2(13 / 5) / 4 + 2 * np.log2(13 / 8) / 5 + np.log2(9 / 5) / 4 + np.log2(9 / 4) / 5) / 2
+    assert metrics.min_cllr(metrics.curve(GENUINE, IMPOSTOR)) == pytest.approx(expected)
+    assert metrics.min_cllr(metrics.curve(np.array([1.0]), np.array([0.0]))) == 0.0

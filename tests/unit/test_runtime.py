@@ -97,7 +97,8 @@ def test_without_features_another_model_is_a_mismatch(
 def test_fifty_threads_never_cross(store: EncryptedStore, bundle: Bundle, identity_bundle: MakeBundle) -> None:
     """Each thread verifies as one user with a probe of its own angle; every score is that angle's cosine."""
     enrol(store, bundle)
-    runtime = Runtime(store, identity_bundle(IMPOSTORS, name="newer"))  # so that they also meet at the re-embedding
+    # Another model, so that they also meet at the re-embedding; no policy, for half of the probes are rejected.
+    runtime = Runtime(store, identity_bundle(IMPOSTORS, name="newer"), retry=None)
 
     def verify(me: int) -> None:
         angle = me / 50 * np.pi / 2
@@ -134,10 +135,10 @@ def asked(user: str = "ana", sample: bytes = b"1 0 0", **more: object) -> dict[s
     return {"user": user, "sample": base64.b64encode(sample).decode(), **more}
 
 
-def problem(response: httpx.Response) -> tuple[int, str]:
+def problem(response: httpx.Response, *extensions: str) -> tuple[int, str]:
     assert response.headers["content-type"] == "application/problem+json"
     body = response.json()
-    assert set(body) == {"type", "title", "status", "detail"}
+    assert set(body) == {"type", "title", "status", "detail", *extensions}
     assert body["status"] == response.status_code
     return response.status_code, body["type"].removeprefix("urn:uvsdk:problem:")
 
@@ -148,7 +149,8 @@ def test_the_agent_verifies_and_forgets(agent: httpx.Client, bundle: Bundle, sto
     assert answer["accepted"] is True
     assert answer["score"] == pytest.approx(1.0)
     assert answer["model_version"] == bundle.version
-    assert set(answer["threshold"]) == {"score", "fmr", "trials", "interval"}
+    assert set(answer["threshold"]) == {"score", "fmr", "trials", "interval", "scale"}
+    assert (answer["threshold"]["scale"], answer["llr"], answer["presentations"]) == ("cosine", None, [])
     assert agent.post("/v1/verify", json=asked(sample=b"0 1 0")).json()["accepted"] is False
     assert agent.post("/v1/verify", json=asked(fmr=0.1)).json()["threshold"]["fmr"] == 0.1
     store.put("device", [b"keys"], name="a server", user="ana")

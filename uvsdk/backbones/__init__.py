@@ -1,12 +1,14 @@
 """The trainable trunks: each module in this folder holds one, under the attribute ``BACKBONE``.
 
 A module's name with hyphens for underscores is the backbone's registry name, so adding one touches one file. Any of
-them can be given a linear head of another dimension: ``ge2e+255`` is ``ge2e`` and a matrix of 255 rows after it.
+them can be given a linear head of another dimension: ``ge2e+255`` is ``ge2e`` and a matrix of 255 rows after it. And
+any of them can be trained in part (:class:`Partial`): the last block, or the head alone, over layers that stay.
 Needs torch (the ``train`` extra); a bundle made from a backbone does not.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import pkgutil
@@ -20,8 +22,14 @@ from typing import ClassVar, Self
 import numpy as np
 
 from uvsdk.arrays import Float32
-from uvsdk.errors import TrainingUnavailableError, UnknownNameError, UpdateRejectedError, WeightsError
-from uvsdk.federation.messages import Scalar
+from uvsdk.errors import (
+    SettingsError,
+    TrainingUnavailableError,
+    UnknownNameError,
+    UpdateRejectedError,
+    WeightsError,
+)
+from uvsdk.federation.messages import PARTS, Scalar
 from uvsdk.manifest import Parameter
 
 try:
@@ -47,6 +55,7 @@ class Backbone(nn.Module):
         preprocessing: the settings the modality needs to make such views.
         view_shape: shape of one view.
         dynamic_axes: axes of ``views`` besides the batch that may have any length -> their names.
+        part: what of it is trained, one of :data:`uvsdk.federation.messages.PARTS`.
         sources: per instance: where its values come from, in words; empty where initialised at random.
     """
 
@@ -56,11 +65,23 @@ class Backbone(nn.Module):
     preprocessing: ClassVar[Mapping[str, Scalar]]
     view_shape: ClassVar[tuple[int, ...]]
     dynamic_axes: ClassVar[Mapping[int, str]] = MappingProxyType({})
+    part: ClassVar[str] = "all"
     sources: tuple[str, ...] = ()
 
     @abstractmethod
     def forward(self, views: Tensor) -> Tensor:
         """Embed float32 (B, *view_shape) as float32 (B, d), not normalised."""
+
+    def split(self, part: str) -> tuple[nn.Module, nn.Module]:
+        """The layers before the one named ``part`` (``block`` or ``head``), and those from it on.
+
+        One after the other they are :meth:`forward`. They are made of this backbone's own layers, which is not to be
+        used afterwards.
+
+        Raises:
+            SettingsError: this backbone has no such part.
+        """
+        raise SettingsError(f"the backbone {self.name} is trained as a whole only; leave train at 'all', not {part!r}")
 
     @classmethod
     @abstractmethod
@@ -108,6 +129,25 @@ class Headed(Backbone):
         z: Tensor = self.head(self.trunk(views))
         return z
 
+    def split(self, part: str) -> tuple[nn.Module, nn.Module]:
+        """See :class:`Backbone`: the head is the matrix alone, the block that of the trunk, the trunk's head and it."""
+        if part == "head":
+            return self.trunk, self.head
+        before, block = self.trunk.split(part)
+        return before, nn.Sequential(block, self.head)
+
+    def start_orthogonal(self) -> None:
+        """Let the head begin as the identity, or, between two dimensions, as a random orthogonal map.
+
+        With as many dimensions or more, cosines are at first those of the trunk to rounding; with fewer, it is a random
+        projection. Over layers that do not move, a random start would undo what they have learnt.
+        """
+        if self.dimension == self.inner.dimension:
+            nn.init.eye_(self.head.weight)
+        else:
+            nn.init.orthogonal_(self.head.weight)
+        self.sources = (*self.trunk.sources, "head: orthogonal initialisation") if self.trunk.sources else ()
+
     @classmethod
     def load(cls, *, weights: Path | None = None, download: bool = False, seed: int = 0) -> Self:
         """The trunk as its own ``load`` makes it, and a head drawn from ``seed``."""
@@ -116,6 +156,60 @@ class Headed(Backbone):
             torch.manual_seed(seed)
             backbone = cls(trunk)
         return backbone.eval()
+
+
+class Partial(Backbone):
+    """A backbone of which a part is trained: the layers before it are buffers, so constants of the exported graph.
+
+    Theta, and with it updates, the server's aggregation and its optimiser's state, have the size of that part.
+    :func:`get` makes a subclass for each name.
+
+    Attributes:
+        inner: the class of the whole backbone.
+        stem: the layers that stay as they are; in evaluation mode always.
+        rest: those that are trained.
+    """
+
+    inner: ClassVar[type[Backbone]]
+
+    def __init__(self, whole: Backbone | None = None) -> None:
+        super().__init__()
+        # A copy, for its layers are taken apart.
+        whole = self.inner() if whole is None else copy.deepcopy(whole)
+        self.stem, self.rest = whole.split(self.part)
+        freeze(self.stem)
+        self.sources = whole.sources
+
+    def forward(self, views: Tensor) -> Tensor:
+        """See :class:`Backbone`."""
+        z: Tensor = self.rest(self.stem(views))
+        return z
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch the trained part's mode."""
+        super().train(mode)
+        self.stem.eval()
+        return self
+
+    @classmethod
+    def load(cls, *, weights: Path | None = None, download: bool = False, seed: int = 0) -> Self:
+        """The whole backbone as its own ``load`` makes it; a linear head begins orthogonal, drawn from ``seed``."""
+        whole = cls.inner.load(weights=weights, download=download, seed=seed)
+        if isinstance(whole, Headed):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                whole.start_orthogonal()
+        return cls(whole).eval()
+
+
+def freeze(module: nn.Module) -> None:
+    """Make every parameter a buffer, in place: nothing trains it, and theta does not hold it."""
+    for layer in module.modules():
+        for name, value in list(layer.named_parameters(recurse=False)):
+            delattr(layer, name)
+            layer.register_buffer(name, value.detach().clone())
+    module.float()  # recurrent layers keep a list of their weights, which this makes anew
+    module.eval()
 
 
 def names() -> tuple[str, ...]:
@@ -128,11 +222,17 @@ def names() -> tuple[str, ...]:
 
 
 @functools.cache
-def get(name: str) -> type[Backbone]:
-    """The class of the backbone ``name``, e.g. ``ge2e`` or, with a head, ``ge2e+255``.
+def get(name: str, part: str = "all") -> type[Backbone]:
+    """The class of the backbone ``name``, e.g. ``ge2e`` or, with a head, ``ge2e+255``, of which ``part`` is trained.
 
-    Raises :class:`UnknownNameError`.
+    Raises:
+        UnknownNameError: no such backbone.
+        SettingsError: no such part.
     """
+    if part not in PARTS:
+        raise SettingsError(f"of a backbone one of {', '.join(PARTS)} is trained, not {part!r}")
+    if part != "all":
+        return _partial(get(name), part)
     with_head = _WITH_HEAD.fullmatch(name)
     bare = with_head["trunk"] if with_head else name
     if bare not in names():
@@ -152,6 +252,20 @@ def _headed(trunk: type[Backbone], size: int) -> type[Headed]:
         preprocessing = trunk.preprocessing
         view_shape = trunk.view_shape
         dynamic_axes = trunk.dynamic_axes
+
+    return Made
+
+
+def _partial(whole: type[Backbone], trained: str) -> type[Partial]:
+    class Made(Partial):
+        inner = whole
+        name = whole.name
+        modality = whole.modality
+        dimension = whole.dimension
+        preprocessing = whole.preprocessing
+        view_shape = whole.view_shape
+        dynamic_axes = whole.dynamic_axes
+        part = trained
 
     return Made
 

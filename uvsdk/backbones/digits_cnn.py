@@ -38,6 +38,12 @@ class DigitsCnn(Backbone):
         z: Tensor = self.linear(self.ink(views))
         return z
 
+    def split(self, part: str) -> tuple[nn.Module, nn.Module]:
+        """See :class:`Backbone`: the head is the linear layer, the block begins with the second convolution."""
+        if part == "head":
+            return self.ink, self.linear
+        return self.ink[:3], nn.Sequential(*self.ink[3:], self.linear)
+
     @classmethod
     def load(cls, *, weights: Path | None = None, download: bool = False, seed: int = 0) -> Self:
         """Start from a saved ``state_dict`` where ``weights`` names one, else from ``seed``; nothing is fetched."""

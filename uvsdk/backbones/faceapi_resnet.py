@@ -68,6 +68,16 @@ class FaceApiResnet(Backbone):
         z: Tensor = self.fc(self.conv256_down_out(out).mean(dim=(2, 3)))
         return z
 
+    def split(self, part: str) -> tuple[nn.Module, nn.Module]:
+        """See :class:`Backbone`: the head is the linear layer, the block begins with the last residual layer."""
+        first = (_First(self.mean, self.conv32_down), self.conv32_1, self.conv32_2, self.conv32_3, self.conv64_down)
+        second = (self.conv64_1, self.conv64_2, self.conv64_3, self.conv128_down, self.conv128_1, self.conv128_2)
+        third = (self.conv256_down, self.conv256_1, self.conv256_2)
+        last = (self.conv256_down_out, _Mean())
+        if part == "head":
+            return nn.Sequential(*first, *second, *third, *last), self.fc
+        return nn.Sequential(*first, *second, *third), nn.Sequential(*last, self.fc)
+
     @classmethod
     def load(cls, *, weights: Path | None = None, download: bool = False, seed: int = 0) -> Self:
         """Start from the pretrained weights; ``seed`` is not used.
@@ -82,6 +92,27 @@ class FaceApiResnet(Backbone):
         known = catalogue.CATALOGUE["faceapi-resnet"].source
         backbone.sources = (known if weights is None else f"{path.name}, given by path",)
         return backbone.eval()
+
+
+class _First(nn.Module):
+    """Pixels to the first stage, (B, 32, 35, 35)."""
+
+    mean: Tensor
+
+    def __init__(self, mean: Tensor, convolution: nn.Conv2d) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean, persistent=False)
+        self.convolution = convolution
+
+    def forward(self, views: Tensor) -> Tensor:
+        return max_pool2d(relu(self.convolution((views - self.mean) / 256.0)), 3, 2)
+
+
+class _Mean(nn.Module):
+    """The mean of each channel, (B, channels)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=(2, 3))
 
 
 class _Residual(nn.Module):

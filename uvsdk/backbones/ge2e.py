@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
+import torch
 from torch import Tensor, nn, relu
 
 from uvsdk import weights as catalogue
@@ -49,6 +50,13 @@ class Ge2e(Backbone):
         _, (hidden, _) = self.lstm(views)
         return relu(self.linear(hidden[-1]))
 
+    def split(self, part: str) -> tuple[nn.Module, nn.Module]:
+        """See :class:`Backbone`: the head is the projection with its ReLU, the block begins with the third layer."""
+        head = (self.linear, nn.ReLU())
+        if part == "head":
+            return _LastState(self.lstm), nn.Sequential(*head)
+        return _Frames(_layers(self.lstm, 0, 2)), nn.Sequential(_LastState(_layers(self.lstm, 2, 3)), *head)
+
     @classmethod
     def load(cls, *, weights: Path | None = None, download: bool = False, seed: int = 0) -> Self:
         """Start from the pretrained weights; ``seed`` is not used."""
@@ -60,6 +68,38 @@ class Ge2e(Backbone):
         load_tensors(backbone, state, path)
         backbone.sources = (catalogue.CATALOGUE["ge2e"].source if weights is None else f"{path.name}, given by path",)
         return backbone.eval()
+
+
+class _Frames(nn.Module):
+    """The top layer's output at every frame, (B, frames, 256)."""
+
+    def __init__(self, lstm: nn.LSTM) -> None:
+        super().__init__()
+        self.lstm = lstm
+
+    def forward(self, rows: Tensor) -> Tensor:
+        out: Tensor = self.lstm(rows)[0]
+        return out
+
+
+class _LastState(_Frames):
+    """The top layer's state after the last frame, (B, 256)."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        _, (hidden, _) = self.lstm(rows)
+        last: Tensor = hidden[-1]
+        return last
+
+
+def _layers(lstm: nn.LSTM, first: int, end: int) -> nn.LSTM:
+    """Layers ``first`` to ``end`` of ``lstm``, with copies of its weights."""
+    inputs = lstm.input_size if first == 0 else lstm.hidden_size
+    part = nn.LSTM(inputs, lstm.hidden_size, end - first, batch_first=True)
+    with torch.no_grad():
+        for name, value in part.named_parameters():
+            kind, _, layer = name.rpartition("_l")
+            value.copy_(getattr(lstm, f"{kind}_l{first + int(layer)}"))
+    return part
 
 
 BACKBONE = Ge2e

@@ -42,6 +42,20 @@ class FacenetInception(Backbone):
         z: Tensor = trunk.last_bn(trunk.last_linear(out))
         return z
 
+    def split(self, part: str) -> tuple[nn.Module, nn.Module]:
+        """See :class:`Backbone`: the head is the linear layer with its BatchNorm, the block begins with ``block8``.
+
+        Their BatchNorm layers keep the statistics that they have, as those of the whole do.
+        """
+        trunk = self.trunk
+        first = (_Scaled(), trunk.conv2d_1a, trunk.conv2d_2a, trunk.conv2d_2b, trunk.maxpool_3a, trunk.conv2d_3b)
+        second = (trunk.conv2d_4a, trunk.conv2d_4b, trunk.repeat_1, trunk.mixed_6a, trunk.repeat_2, trunk.mixed_7a)
+        last = (trunk.block8, trunk.avgpool_1a, nn.Flatten())
+        head = (trunk.dropout, trunk.last_linear, trunk.last_bn)
+        if part == "head":
+            return nn.Sequential(*first, *second, trunk.repeat_3, *last), nn.Sequential(*head)
+        return nn.Sequential(*first, *second, trunk.repeat_3), nn.Sequential(*last, *head)
+
     def train(self, mode: bool = True) -> Self:
         """Switch dropout on or off; BatchNorm stays in evaluation mode whatever ``mode``."""
         super().train(mode)
@@ -59,6 +73,13 @@ class FacenetInception(Backbone):
         known = catalogue.CATALOGUE["facenet-vggface2"].source
         backbone.sources = (known if weights is None else f"{path.name}, given by path",)
         return backbone.eval()
+
+
+class _Scaled(nn.Module):
+    """Pixels 0-255 to about -1 to 1."""
+
+    def forward(self, views: Tensor) -> Tensor:
+        return (views - 127.5) / 128.0
 
 
 BACKBONE = FacenetInception

@@ -55,11 +55,15 @@ class Tdnn(Backbone):
 
     def forward(self, views: Tensor) -> Tensor:
         """See :class:`Backbone`."""
-        frames = self.frames(views.transpose(1, 2))
-        mean = frames.mean(dim=2, keepdim=True)
-        deviation = torch.sqrt((frames - mean).square().mean(dim=2) + _VARIANCE_FLOOR)
-        z: Tensor = self.linear(torch.cat((mean.squeeze(2), deviation), dim=1))
+        z: Tensor = self.linear(_statistics(self.frames(views.transpose(1, 2))))
         return z
+
+    def split(self, part: str) -> tuple[nn.Module, nn.Module]:
+        """See :class:`Backbone`: the head is the linear layer, the block begins with the last convolution."""
+        if part == "head":
+            return nn.Sequential(_ChannelsFirst(), *self.frames, _Statistics()), self.linear
+        before = nn.Sequential(_ChannelsFirst(), *self.frames[:9])
+        return before, nn.Sequential(*self.frames[9:], _Statistics(), self.linear)
 
     @classmethod
     def load(cls, *, weights: Path | None = None, download: bool = False, seed: int = 0) -> Self:
@@ -69,6 +73,23 @@ class Tdnn(Backbone):
             load_tensors(backbone, read_state(weights), weights)
             backbone.sources = (f"{weights.name}, given by path",)
         return backbone
+
+
+class _ChannelsFirst(nn.Module):
+    def forward(self, views: Tensor) -> Tensor:
+        return views.transpose(1, 2)
+
+
+class _Statistics(nn.Module):
+    def forward(self, frames: Tensor) -> Tensor:
+        return _statistics(frames)
+
+
+def _statistics(frames: Tensor) -> Tensor:
+    """Mean and deviation over time, (B, channels, T) -> (B, 2 * channels)."""
+    mean = frames.mean(dim=2, keepdim=True)
+    deviation = torch.sqrt((frames - mean).square().mean(dim=2) + _VARIANCE_FLOOR)
+    return torch.cat((mean.squeeze(2), deviation), dim=1)
 
 
 def _layer(inputs: int, outputs: int, *, width: int, stride: int = 1, dilation: int = 1) -> tuple[nn.Module, ...]:

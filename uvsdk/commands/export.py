@@ -6,12 +6,18 @@ import argparse
 from pathlib import Path
 
 from uvsdk.cli import Command
-from uvsdk.federation.messages import Scalar
+from uvsdk.federation.messages import PARTS, Scalar
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("backbone", metavar="BACKBONE", help="a backbone's name, or sface")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the bundle to write (.uvb)")
+    parser.add_argument(
+        "--train",
+        choices=PARTS,
+        default="all",
+        help="what devices will train: all of it, the last block, or the head alone; the rest is frozen (default all)",
+    )
     parser.add_argument("--weights", type=Path, metavar="PATH", help="weights to use instead of the catalogue's")
     parser.add_argument("--download", action="store_true", help="fetch weights that are not here")
     parser.add_argument("--seed", type=int, default=0, help="of backbones that start from random values (default 0)")
@@ -33,12 +39,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
         if arguments.set:
             raise SettingsError("sface has no settings to change")
+        if arguments.train != "all":
+            raise SettingsError("sface is a fixed model: nothing of it is trained, so there is no part to name")
         bundle = sface_bundle(weights=arguments.weights, download=arguments.download)
     else:
         from uvsdk import backbones
         from uvsdk.export import export_bundle
 
-        backbone = backbones.get(arguments.backbone).load(
+        backbone = backbones.get(arguments.backbone, arguments.train).load(
             weights=arguments.weights, download=arguments.download, seed=arguments.seed
         )
         bundle = export_bundle(backbone, download=arguments.download, preprocessing=dict(arguments.set))
@@ -46,6 +54,8 @@ def _run(arguments: argparse.Namespace) -> int:
     size = arguments.output.stat().st_size
     print(f"{arguments.output}  {bundle.manifest.modality}/{bundle.manifest.backbone}  {size / 1e6:.1f} MB")
     print(f"model version {bundle.version}")
+    if bundle.manifest.train != "all":
+        print(f"of it the {bundle.manifest.train} is trained: an update has {4 * bundle.manifest.size / 1e3:,.0f} kB")
     for source in bundle.manifest.sources:
         print(f"from {source}")
     return 0

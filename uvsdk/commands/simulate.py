@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uvsdk.cli import Command
+from uvsdk.federation.messages import PARTS
 
 if TYPE_CHECKING:
     from uvsdk.federation.messages import Scalar, TrainingConfig
@@ -24,6 +25,7 @@ BACKBONE, PART = "digits-cnn", 0.2
 _FLAGS = {
     "rounds": "rounds",
     "seed": "seed",
+    "train": "train",
     "cohort": "cohort_size",
     "local_steps": "local_steps",
     "batch_size": "batch_size",
@@ -56,6 +58,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--algorithm", metavar="NAME", help="a method of --list")
     what.add_argument("--data", metavar="FOLDER|digits", help="a folder of samples for each person, or digits")
     what.add_argument("--backbone", metavar="NAME|BUNDLE", help="a backbone, or a .uvb to start from (digits-cnn)")
+    what.add_argument("--train", choices=PARTS, help="all of the backbone, its last block, or its head alone (all)")
     what.add_argument("--held-out", type=float, metavar="PART", help="of each one's samples, for the test (0.2)")
     what.add_argument("--unseen", type=float, metavar="PART", help="of the people, without a device (0.2)")
     how = parser.add_argument_group("how, over the settings of --config and the defaults of a deployment")
@@ -86,16 +89,16 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return _list()
     _check(arguments)
-    from uvsdk.simulation import Engine, Prepared, Simulation
-    from uvsdk.simulation.experiment import evaluate, load, trunk_of
+    from uvsdk.simulation import Engine, Simulation
+    from uvsdk.simulation.experiment import evaluate, load, population_of, reader_of, trunk_of
 
     setup = _resumed(arguments) if arguments.resume else _started(arguments)
     config, seed = setup.config, setup.config.seed or 0
-    trunk, bundle = trunk_of(setup.backbone, seed=seed)
+    trunk, bundle = trunk_of(setup.backbone, seed=seed, train=config.train)
     config = replace(config, modality=bundle.manifest.modality, backbone=bundle.manifest.backbone)
     people = load(setup.data, bundle, held_out=setup.held_out, unseen=setup.unseen, seed=seed)
     print(_described(people, config, len(bundle.theta)))
-    population = Prepared(people.train, bundle.manifest)
+    population, reader = population_of(people, bundle), reader_of(bundle)
     engine = Engine(setup.batching, setup.chunk, setup.failure_rate, arguments.threads)
     with ExitStack() as stack:
         workers: Any = None
@@ -107,13 +110,13 @@ def _run(arguments: argparse.Namespace) -> int:
             )
             workers = stack.enter_context(remote)
         simulation = Simulation(config, trunk, population, engine, workers=workers)
-        before = evaluate(simulation, people)
+        before = evaluate(simulation, people, reader)
         if arguments.resume:
             path = arguments.output / CHECKPOINT
             simulation = Simulation.restore(path, trunk, population, engine=engine, workers=workers)
             simulation.config = config
         _train(simulation, arguments, replace(setup, config=config))
-    after = evaluate(simulation, people)
+    after = evaluate(simulation, people, reader)
     print(_table(before, after))
     if arguments.output is not None:
         bundle.with_theta(simulation.theta).save(arguments.output / MODEL)
@@ -263,13 +266,17 @@ def _described(people: People, config: TrainingConfig, parameters: int) -> str:
     aside = sum(len(features) for features in people.held_out.values())
     cohort = min(config.cohort_size or len(people.train), len(people.train))
     lines = [
-        f"{config.algorithm} on {config.backbone} ({parameters:,} parameters), seed {config.seed}",
+        f"{config.algorithm} on {config.backbone} ({_trained(config)}{parameters:,} parameters), seed {config.seed}",
         f"{len(people.train)} devices, {samples} samples, {aside} more held out; {len(people.unseen)} people unseen",
         f"{config.rounds} rounds of {cohort} devices; local steps: {config.local_steps} of {config.batch_size} samples",
     ]
     if people.unusable:
         lines.append(f"{people.unusable} samples could not be used")
     return "\n".join(lines)
+
+
+def _trained(config: TrainingConfig) -> str:
+    return "" if config.train == "all" else f"its {config.train}, "
 
 
 def _table(before: list[Measured], after: list[Measured]) -> str:

@@ -190,10 +190,74 @@ def min_dcf(points: Curve, prior: float, *, miss_cost: float = 1.0, false_match_
     >>> min_dcf(curve(np.ones(5), np.ones(9)), 0.01)  # accepting nobody costs exactly 1
     1.0
     """
-    if not 0.0 < prior < 1.0:
-        raise ValueError(f"the prior of a genuine trial lies between 0 and 1, got {prior}")
-    miss, false_match = miss_cost * prior, false_match_cost * (1 - prior)
+    miss, false_match = _costs(prior, miss_cost, false_match_cost)
     return float((miss * points.fnmr + false_match * points.fmr).min() / min(miss, false_match))
+
+
+def act_dcf(
+    points: Curve, threshold: float, prior: float, *, miss_cost: float = 1.0, false_match_cost: float = 1.0
+) -> float:
+    """Normalised detection cost at a threshold that was set beforehand (NIST SRE's actual DCF); never under
+    :func:`min_dcf`.
+
+    For calibrated natural-log likelihood ratios the threshold is :func:`bayes_threshold` of the same prior and costs.
+
+    >>> act_dcf(curve(np.array([0.9, 0.4]), np.array([0.4, 0.1, 0.0, 0.0])), 0.7, 0.5)  # FNMR 1/2, FMR 0
+    0.5
+    """
+    miss, false_match = _costs(prior, miss_cost, false_match_cost)
+    point = at_threshold(points, threshold)
+    return (miss * point.fnmr + false_match * point.fmr) / min(miss, false_match)
+
+
+def bayes_threshold(prior: float, *, miss_cost: float = 1.0, false_match_cost: float = 1.0) -> float:
+    """The natural-log likelihood ratio from which accepting costs less than refusing: ``ln C_f (1 - P) / (C_m P)``.
+
+    >>> bayes_threshold(0.5)
+    0.0
+    >>> round(bayes_threshold(0.01), 4)  # ln 99
+    4.5951
+    """
+    miss, false_match = _costs(prior, miss_cost, false_match_cost)
+    return math.log(false_match / miss)
+
+
+def cllr(genuine: Float, impostor: Float) -> float:
+    """Cost of natural-log likelihood ratios in bits: 0 for certainty that is right, 1 for ratios that say nothing.
+
+    ``[mean log2(1 + exp(-l_gen)) + mean log2(1 + exp(l_imp))] / 2`` (Brümmer and du Preez, "Application-independent
+    evaluation of speaker detection", 2006, eq. 26). Infinite ratios are allowed where they are right.
+
+    >>> cllr(np.zeros(3), np.zeros(5))
+    1.0
+    >>> round(cllr(np.log([3.0]), np.log([1.0, 1 / 3])), 4)  # [log2(4/3) + (log2 2 + log2 4/3) / 2] / 2
+    0.5613
+    """
+    high, low = (np.asarray(values, np.float64).ravel() for values in (genuine, impostor))
+    if not len(high) or not len(low) or np.isnan(high).any() or np.isnan(low).any():
+        raise ValueError(f"cllr needs genuine and impostor ratios that are numbers, got {len(high)} and {len(low)}")
+    return float((np.logaddexp(0.0, -high).mean() + np.logaddexp(0.0, low).mean()) / (2 * math.log(2)))
+
+
+def min_cllr(points: Curve) -> float:
+    """:func:`cllr` after the best monotone map of the scores: what better calibration could still gain is the rest.
+
+    The best map is that of pool adjacent violators; its pools are the segments of the ROC convex hull, and a pool's
+    likelihood ratio is the segment's slope (Brümmer and de Villiers, "The BOSARIS Toolkit", 2013, section 3).
+
+    >>> round(min_cllr(curve(np.array([0.9, 0.4]), np.array([0.4, 0.1, 0.0, 0.0]))), 4)  # pool 0.4: (1/2) / (1/4)
+    0.3444
+    >>> min_cllr(curve(np.ones(5), np.ones(9)))
+    1.0
+    """
+    bits = 0.0
+    for (x1, y1), (x2, y2) in itertools.pairwise(_lower_hull(points)):
+        genuine, impostor = (y2 - y1) / points.genuine, (x1 - x2) / points.impostor
+        if genuine > 0:
+            bits += genuine * math.log2(1 + impostor / genuine)
+        if impostor > 0:
+            bits += impostor * math.log2(1 + genuine / impostor)
+    return bits / 2
 
 
 def auroc(points: Curve) -> float:
@@ -240,6 +304,15 @@ def worst_decile(rates: Float | Sequence[float]) -> float:
     if len(rates) == 0:
         raise ValueError("the worst tenth of nobody has no error rate")
     return float(np.sort(np.asarray(rates, np.float64))[-math.ceil(len(rates) / 10) :].mean())
+
+
+def _costs(prior: float, miss_cost: float, false_match_cost: float) -> tuple[float, float]:
+    """What a certain miss and a certain false match cost, weighted by how often each can happen."""
+    if not 0.0 < prior < 1.0:
+        raise ValueError(f"the prior of a genuine trial lies between 0 and 1, got {prior}")
+    if not (miss_cost > 0 and false_match_cost > 0):
+        raise ValueError(f"costs are positive, got {miss_cost} and {false_match_cost}")
+    return miss_cost * prior, false_match_cost * (1 - prior)
 
 
 def _finite(scores: Float) -> Float64:

@@ -80,7 +80,14 @@ def roc(curves: Mapping[str, Curve], *, lowest_fmr: float = 1e-3) -> Figure:
     return figure
 
 
-def histogram(genuine: Float, impostor: Float, *, threshold: float | None = None, name: str = "") -> Figure:
+def histogram(
+    genuine: Float,
+    impostor: Float,
+    *,
+    threshold: float | None = None,
+    name: str = "",
+    xlabel: str = "Cosine similarity",
+) -> Figure:
     """Scores of genuine and impostor trials, each as a share of its own trials.
 
     Args:
@@ -88,6 +95,7 @@ def histogram(genuine: Float, impostor: Float, *, threshold: float | None = None
         impostor: scores of impostor trials.
         threshold: where to draw the accepting threshold; one at infinity is not drawn.
         name: what is written above the plot.
+        xlabel: what the scores are.
     """
     figure, axes = _figure()
     edges = np.histogram_bin_edges(np.concatenate([np.ravel(genuine), np.ravel(impostor)]), bins=48)
@@ -98,7 +106,7 @@ def histogram(genuine: Float, impostor: Float, *, threshold: float | None = None
         axes.stairs(share, edges, color=color, linewidth=1.4, label=f"{label} ({len(values):,})")
     if threshold is not None and np.isfinite(threshold):
         axes.axvline(threshold, color=INK, linewidth=1, linestyle=":", label=f"threshold {threshold:.3f}")
-    axes.set(xlabel="Cosine similarity", ylabel="Share of trials", title=name)
+    axes.set(xlabel=xlabel, ylabel="Share of trials", title=name)
     axes.yaxis.set_major_formatter(_PERCENT)
     _legend(axes, "best")
     return figure
@@ -120,6 +128,31 @@ def by_person(rates: Sequence[float], *, ylabel: str = "False non-match rate") -
     axes.yaxis.set_major_formatter(_PERCENT)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(axes, "upper right")
+    return figure
+
+
+def ranges(rows: Sequence[tuple[str, float, float, float]], *, xlabel: str, reference: float | None = None) -> Figure:
+    """One value with its interval a row, the first row on top: to see which intervals overlap.
+
+    Args:
+        rows: (label, value, low, high), rates in [0, 1] or differences of such.
+        xlabel: what the values are.
+        reference: where to draw a dotted line, e.g. 0 for differences.
+    """
+    figure, axes = _figure()
+    # Rows of constant height, so that two groups do not fill the space of ten.
+    figure.set_size_inches(SIZE_INCH[0], 1.0 + 0.32 * max(len(rows), 3))
+    places = np.arange(len(rows))[::-1]
+    value, low, high = (np.array([row[column] for row in rows]) for column in (1, 2, 3))
+    axes.hlines(places, low, high, color=PALETTE[0], linewidth=1.8)
+    axes.plot(value, places, "o", color=PALETTE[0], markersize=5)
+    if reference is not None:
+        axes.axvline(reference, color=INK, linewidth=1, linestyle=":")
+    axes.set(xlabel=xlabel, ylim=(-0.6, len(rows) - 0.4))
+    axes.set_yticks(places.tolist(), [_short(row[0]) for row in rows])
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_formatter(_PERCENT)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     return figure
 
 
@@ -198,6 +231,11 @@ def _thin(fmr: Float64, fnmr: Float64) -> tuple[Float64, Float64]:
     way = np.cumsum(np.abs(np.diff(np.log(fmr + 1e-6), prepend=0)) + np.abs(np.diff(np.log(fnmr + 1e-6), prepend=0)))
     keep = np.unique(np.searchsorted(way, np.linspace(way[0], way[-1], DRAWN_POINTS)))
     return fmr[keep], fnmr[keep]
+
+
+def _short(label: str) -> str:
+    """A label that leaves room for the plot; a dollar sign would start a formula."""
+    return (label if len(label) <= 24 else label[:23] + "…").replace("$", r"\$")
 
 
 def _percent(rate: float) -> str:

@@ -1,31 +1,51 @@
-"""Which comparisons an evaluation makes, from a folder or a list of files to :class:`~uvsdk.evaluation.trials.Trials`.
+"""Which comparisons an evaluation makes of people, from a folder or a list of files to
+:class:`~uvsdk.evaluation.trials.Trials`.
 
 Two protocols. *Enrol and verify*: a template per person from their enrolment samples, every other sample a probe
 against every template. *All pairs*: every sample against every other, each pair once. In both, no sample is ever
 scored against a template that contains it: a file may have one role only, and a probe whose bytes equal one of its
 person's enrolment samples is set aside and counted. Samples that cannot be processed are failures to acquire, people
 left without an enrolment sample are failures to enrol; both are counted, neither hides in an error rate.
+
+Comparisons that a list names one by one are in :mod:`uvsdk.evaluation.pairs`.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from uvsdk import inference
-from uvsdk.arrays import Float32, Float64
+from uvsdk.arrays import Float32, Float64, Int64
 from uvsdk.bundle import Bundle
-from uvsdk.errors import EnrolmentError, SampleError, SettingsError
+from uvsdk.errors import EnrolmentError, SettingsError
+from uvsdk.evaluation import lines
+from uvsdk.evaluation.acquisition import Acquired, Embedder, Failure, Progress, acquire
+from uvsdk.evaluation.conditions import Sides
 from uvsdk.evaluation.trials import Trials
+from uvsdk.inference import Embedded
+from uvsdk.modality import Capture
+from uvsdk.scoring.conditions import conditions_of, together
 
-Embedder = Callable[[Path], Float32]
-"""One sample to one unit vector, float32 (d,); raises SampleError for a sample that cannot be used."""
+__all__ = [
+    "Embedder",
+    "Failure",
+    "Outcome",
+    "Person",
+    "all_pairs",
+    "bundle_embedder",
+    "digest",
+    "enrol_and_verify",
+    "folder",
+    "impostors",
+    "is_list_of_people",
+    "listed",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +65,7 @@ class Person:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A sample that could not be acquired: whose, which file, the error's class in words, and its message."""
-
-    subject: str
-    file: str
-    kind: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
     """The trials of one protocol and what had to stay out of them.
 
@@ -64,8 +74,13 @@ class Outcome:
         samples: how many samples were tried.
         failures: samples that could not be acquired.
         not_enrolled: people without a template since none of their enrolment samples could be used.
-        repeated: probes set aside since their bytes are one of the same person's enrolment samples.
+        repeated: probes (of a list: trials) set aside since they would compare a sample with itself.
         protocol: in words.
+        left_out: listed trials that could not be made since one of their samples failed.
+        sides: what was measured of the samples behind each trial; ``None`` where the embedder measures nothing.
+        timings_s: stage -> seconds of each usable sample.
+        folds: int64 (N,), the fold of each trial, where the protocol has folds.
+        llr: float64 (N,), the natural logarithm of each trial's likelihood ratio, where the bundle is calibrated.
     """
 
     trials: Trials
@@ -74,11 +89,24 @@ class Outcome:
     not_enrolled: tuple[str, ...]
     repeated: int
     protocol: str
+    left_out: int = 0
+    sides: Sides | None = None
+    timings_s: Mapping[str, Float64] = field(default_factory=dict)
+    folds: Int64 | None = None
+    llr: Float64 | None = None
 
     @property
     def failure_to_acquire_rate(self) -> float:
         """Share of the tried samples that could not be acquired."""
         return len(self.failures) / self.samples
+
+    @property
+    def failures_by_reason(self) -> dict[str, int]:
+        """Kind of failure -> how many samples, the most frequent first."""
+        counts: dict[str, int] = {}
+        for failure in self.failures:
+            counts[failure.kind] = counts.get(failure.kind, 0) + 1
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def folder(root: Path, *, enrol: int = 3) -> list[Person]:
@@ -97,24 +125,43 @@ def folder(root: Path, *, enrol: int = 3) -> list[Person]:
     return _at_least_two([_person(path, enrol) for path in sorted(root.iterdir()) if _visible(path) and path.is_dir()])
 
 
-def listed(list_file: Path) -> list[Person]:
+def is_list_of_people(path: Path) -> bool:
+    """Whether a file is a list for :func:`listed`: by its name, or by the heading in its first line."""
+    if path.suffix.lower() == ".csv":
+        return True
+    with closing(lines.numbered(path)) as rows:
+        return "person" in lines.commas(next(rows, (0, ""))[1])
+
+
+def listed(list_file: Path, *, root: Path | None = None) -> list[Person]:
     """People from a CSV file with the columns ``person``, ``role`` (``enrol`` or ``verify``) and ``path``.
 
-    Paths are relative to the list.
+    A file that is listed twice for one role counts once. Paths are relative to ``root``, without one to the list.
 
     Raises:
-        SettingsError: a column is missing, a role is unknown, or fewer than two people are listed.
+        SettingsError: a column is missing, lines are malformed (each is named), or fewer than two people are listed.
     """
-    roles: dict[str, dict[str, list[Path]]] = {}
-    with list_file.open(newline="", encoding="utf-8") as lines:
-        reader = csv.DictReader(lines)
-        if not {"person", "role", "path"} <= set(reader.fieldnames or ()):
-            raise SettingsError(f"{list_file.name} needs the columns person, role, path, got {reader.fieldnames}")
-        for row in reader:
-            if row["role"] not in ("enrol", "verify"):
-                raise SettingsError(f"{list_file.name}, line {reader.line_num}: the role is enrol or verify")
-            paths = roles.setdefault(row["person"], {"enrol": [], "verify": []})
-            paths[row["role"]].append(list_file.parent / row["path"])
+    roles: dict[str, dict[str, set[Path]]] = {}
+    malformed = lines.Malformed(list_file)
+    with closing(lines.numbered(list_file)) as rows:
+        columns = lines.commas(next(rows, (0, ""))[1])
+        if not {"person", "role", "path"} <= set(columns):
+            raise SettingsError(
+                f"{list_file.name} needs the columns person, role, path, got {', '.join(columns) or 'none'}"
+            )
+        for number, line in rows:
+            values = lines.commas(line)
+            row = dict(zip(columns, values, strict=False))
+            if len(values) != len(columns):
+                malformed.add(number, f"{len(values)} fields under {len(columns)} columns")
+            elif row["role"] not in ("enrol", "verify"):
+                malformed.add(number, f"the role is enrol or verify, got {row['role']!r}")
+            elif not row["person"] or not row["path"]:
+                malformed.add(number, "a person or a path is empty")
+            else:
+                paths = roles.setdefault(row["person"], {"enrol": set(), "verify": set()})
+                paths[row["role"]].add((root or list_file.parent) / row["path"])
+    malformed.check()
     return _at_least_two(
         [
             Person(name, tuple(sorted(paths["enrol"])), tuple(sorted(paths["verify"])))
@@ -123,29 +170,35 @@ def listed(list_file: Path) -> list[Person]:
     )
 
 
-def bundle_embedder(bundle: Bundle) -> Embedder:
-    """The embedder that enrolment and verification use."""
-    return lambda path: inference.embed(path, bundle).embedding
+def bundle_embedder(bundle: Bundle, *, capture: Capture | None = None) -> Embedder:
+    """The embedder that enrolment and verification use; it reports quality and speed as well."""
+
+    def embed(path: Path) -> Embedded:
+        return inference.embed(path, bundle, capture=capture)
+
+    return embed
 
 
-def enrol_and_verify(people: Sequence[Person], embed: Embedder) -> Outcome:
+def enrol_and_verify(
+    people: Sequence[Person], embed: Embedder, *, jobs: int = 1, progress: Progress | None = None
+) -> Outcome:
     """Every probe against every person's template (normalised mean of the enrolment embeddings).
 
     Raises:
         EnrolmentError: fewer than two people have a template, or no genuine trial could be made.
     """
-    outcome = _against_templates(people, embed)
+    outcome = _against_templates(people, embed, jobs, progress)
     own = outcome.trials.is_genuine
     if not own.any() or own.all():
         raise EnrolmentError(
             f"{int(own.sum())} genuine and {int((~own).sum())} impostor trials could be made of {len(people)} people "
-            f"({len(outcome.failures)} of {outcome.samples} samples could not be used); an evaluation needs two "
-            "people with a template, and a probe of one of them"
+            f"({len(outcome.failures)} of {outcome.samples} samples could not be used{_foremost(outcome)}); an "
+            "evaluation needs two people with a template, and a probe of one of them"
         )
     return outcome
 
 
-def impostors(people: Sequence[Person], embed: Embedder) -> Outcome:
+def impostors(people: Sequence[Person], embed: Embedder, *, jobs: int = 1, progress: Progress | None = None) -> Outcome:
     """As :func:`enrol_and_verify` for a calibration, which needs impostor trials only.
 
     A person who gives no probe beyond their enrolment samples still serves as a template, and one without a template
@@ -154,16 +207,17 @@ def impostors(people: Sequence[Person], embed: Embedder) -> Outcome:
     Raises:
         EnrolmentError: no sample of one person could be held against the template of another.
     """
-    outcome = _against_templates(people, embed)
+    outcome = _against_templates(people, embed, jobs, progress)
     if outcome.trials.is_genuine.all():
         raise EnrolmentError(
             f"no impostor trial could be made of {len(people)} people ({len(outcome.failures)} of {outcome.samples} "
-            "samples could not be used); a calibration needs two people, one with a template and one with a probe"
+            f"samples could not be used{_foremost(outcome)}); a calibration needs two people, one with a template and "
+            "one with a probe"
         )
     return outcome
 
 
-def all_pairs(people: Sequence[Person], embed: Embedder) -> Outcome:
+def all_pairs(people: Sequence[Person], embed: Embedder, *, jobs: int = 1, progress: Progress | None = None) -> Outcome:
     """Every sample as a template of one against every other sample, each pair once, whatever the files' roles.
 
     Files of one person with the same bytes count once.
@@ -171,106 +225,95 @@ def all_pairs(people: Sequence[Person], embed: Embedder) -> Outcome:
     Raises:
         EnrolmentError: no person has two usable samples, or only one person has any.
     """
-    acquired = _Acquired(embed)
-    vectors: list[Float32] = []
-    owner: list[int] = []
+    wanted: list[tuple[int, Path]] = []
     repeated = 0
     for index, person in enumerate(people):
         files = sorted({*person.enrol, *person.verify})
-        fresh = list({_digest(path): path for path in reversed(files)}.values())[::-1]
+        fresh = list({digest(path) or str(path): path for path in reversed(files)}.values())[::-1]
         repeated += len(files) - len(fresh)
-        kept = acquired.embeddings(person.name, fresh)
-        vectors += kept
-        owner += [index] * len(kept)
+        wanted += [(index, path) for path in fresh]
+    acquisition = acquire([(people[i].name, path) for i, path in wanted], embed, jobs=jobs, progress=progress)
+    vectors = [sample.embedding for sample in acquisition.found if sample is not None]
     first, second = np.triu_indices(len(vectors), 1)
-    owners = np.asarray(owner, np.int64)
+    usable = zip(wanted, acquisition.found, strict=True)
+    owners = np.array([index for (index, _), sample in usable if sample is not None], np.int64)
     genuine = int((owners[first] == owners[second]).sum())
     if genuine == 0 or genuine == len(first):
         raise EnrolmentError(
-            f"{len(vectors)} usable samples of {len(set(owner))} people give {genuine} genuine and "
+            f"{len(vectors)} usable samples of {len(set(owners.tolist()))} people give {genuine} genuine and "
             f"{len(first) - genuine} impostor pairs; an evaluation needs two people, one of them with two samples"
         )
     matrix = np.asarray(vectors, np.float64)
+    measured = [sample.measured for sample in acquisition.found if sample is not None]
     return Outcome(
         Trials((matrix @ matrix.T)[first, second], owners[first], owners[second], tuple(p.name for p in people)),
-        acquired.tried,
-        tuple(acquired.failures),
+        len(wanted),
+        acquisition.failures,
         (),
         repeated,
         "all pairs: every sample against every other, each pair once",
+        sides=Sides(measured, measured, first, second, paired=True),
+        timings_s=acquisition.timings_s,
     )
 
 
-def _against_templates(people: Sequence[Person], embed: Embedder) -> Outcome:
-    acquired = _Acquired(embed)
-    subjects = tuple(person.name for person in people)
-    templates: list[Float64] = []
-    enrolled: list[int] = []
-    probes: list[Float32] = []
-    probe_subject: list[int] = []
-    not_enrolled: list[str] = []
+def _against_templates(people: Sequence[Person], embed: Embedder, jobs: int, progress: Progress | None) -> Outcome:
+    wanted: list[tuple[int, Path]] = []
+    is_probe: list[bool] = []
     repeated = 0
     for index, person in enumerate(people):
-        known = {_digest(path) for path in person.enrol}
-        kept = acquired.embeddings(person.name, person.enrol)
-        if kept:
-            mean = np.mean([np.asarray(vector, np.float64) for vector in kept], axis=0)
-            templates.append(mean / max(float(np.linalg.norm(mean)), 1e-12))
-            enrolled.append(index)
-        else:
-            not_enrolled.append(person.name)
-        fresh = [path for path in person.verify if _digest(path) not in known]
+        known = {digest(path) for path in person.enrol} - {None}
+        fresh = [path for path in person.verify if digest(path) not in known]
         repeated += len(person.verify) - len(fresh)
-        vectors = acquired.embeddings(person.name, fresh)
-        probes += vectors
-        probe_subject += [index] * len(vectors)
+        wanted += [(index, path) for path in (*person.enrol, *fresh)]
+        is_probe += [False] * len(person.enrol) + [True] * len(fresh)
+    acquisition = acquire([(people[i].name, path) for i, path in wanted], embed, jobs=jobs, progress=progress)
+    enrolment: dict[int, list[Acquired]] = {}
+    probes: list[int] = []
+    for place, sample in enumerate(acquisition.found):
+        if sample is not None and is_probe[place]:
+            probes.append(place)
+        elif sample is not None:
+            enrolment.setdefault(wanted[place][0], []).append(sample)
+    templates = [_template([sample.embedding for sample in samples]) for samples in enrolment.values()]
+    found = [sample for place in probes if (sample := acquisition.found[place]) is not None]
     scores = np.zeros(0)
-    if probes and templates:
-        scores = (np.stack(probes).astype(np.float64) @ np.stack(templates).T).ravel()
-    trials = Trials(
-        scores,
-        np.tile(np.asarray(enrolled, np.int64), len(probes)),
-        np.repeat(np.asarray(probe_subject, np.int64), len(templates)),
-        subjects,
-    )
+    if found and templates:
+        scores = (np.stack([sample.embedding for sample in found]).astype(np.float64) @ np.stack(templates).T).ravel()
+    probe_subject = np.array([wanted[place][0] for place in probes], np.int64)
     return Outcome(
-        trials,
-        acquired.tried,
-        tuple(acquired.failures),
-        tuple(not_enrolled),
+        Trials(
+            scores,
+            np.tile(np.array(list(enrolment), np.int64), len(probes)),
+            np.repeat(probe_subject, len(templates)),
+            tuple(person.name for person in people),
+        ),
+        len(wanted),
+        acquisition.failures,
+        tuple(person.name for index, person in enumerate(people) if index not in enrolment),
         repeated,
         "enrol and verify: every probe against every person's template",
+        sides=Sides(
+            [together([conditions_of(sample.measured) for sample in samples]) for samples in enrolment.values()],
+            [sample.measured for sample in found],
+            np.tile(np.arange(len(templates)), len(probes)),
+            np.repeat(np.arange(len(probes)), len(templates)),
+            paired=False,
+        ),
+        timings_s=acquisition.timings_s,
     )
 
 
-class _Acquired:
-    """Runs the embedder once a sample and keeps account of those that could not be used."""
-
-    def __init__(self, embed: Embedder) -> None:
-        self._embed = embed
-        self.tried = 0
-        self.failures: list[Failure] = []
-
-    def embeddings(self, subject: str, paths: Sequence[Path]) -> list[Float32]:
-        """The embeddings of the usable samples, in order."""
-        found = []
-        for path in paths:
-            self.tried += 1
-            try:
-                found.append(self._embed(path))
-            except SampleError as error:
-                self.failures.append(Failure(subject, path.name, _kind(error), str(error)))
-        return found
+def _template(embeddings: Sequence[Float32]) -> Float64:
+    mean = np.mean(np.asarray(embeddings, np.float64), axis=0)
+    unit: Float64 = mean / max(float(np.linalg.norm(mean)), 1e-12)
+    return unit
 
 
-def _kind(error: SampleError) -> str:
-    """The class of an error in words.
-
-    >>> from uvsdk.errors import NoSpeechError
-    >>> _kind(NoSpeechError("0.1 s of speech, need 1 s"))
-    'no speech'
-    """
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__.removesuffix("Error")).lower()
+def _foremost(outcome: Outcome) -> str:
+    """The most frequent reason of the failures, as an insertion."""
+    reasons = outcome.failures_by_reason
+    return f", most often: {next(iter(reasons))}" if reasons else ""
 
 
 def _person(path: Path, enrol: int) -> Person:
@@ -294,8 +337,9 @@ def _at_least_two(people: list[Person]) -> list[Person]:
     return people
 
 
-def _digest(path: Path) -> bytes:
+def digest(path: Path) -> bytes | None:
+    """SHA-256 of a file's bytes; ``None`` where it cannot be read, which the acquisition then accounts for."""
     try:
         return hashlib.sha256(path.read_bytes()).digest()
-    except OSError as error:
-        raise SettingsError(f"cannot read the sample {path.name}: {error.strerror}") from error
+    except OSError:
+        return None

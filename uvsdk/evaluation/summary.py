@@ -1,4 +1,4 @@
-"""Everything that is reported of one set of trials: values with intervals, counts, failures, and the page."""
+"""Everything that is reported of one set of trials: values with intervals, counts, failures, parts of the trials."""
 
 from __future__ import annotations
 
@@ -6,13 +6,43 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from uvsdk.evaluation import bootstrap, metrics
+import numpy as np
+
+from uvsdk.arrays import Float64
+from uvsdk.evaluation import bootstrap, conditions, groups, lfw, metrics
 from uvsdk.evaluation.bootstrap import Interval, Statistic
+from uvsdk.evaluation.conditions import Bin
+from uvsdk.evaluation.groups import Attribute, GroupLabels
+from uvsdk.evaluation.lfw import Accuracy
 from uvsdk.evaluation.metrics import Curve, OperatingPoint
 from uvsdk.evaluation.protocols import Outcome
+from uvsdk.evaluation.trials import Trials
 
 RATES = (0.1, 0.01, 0.001, 0.0001)
 PRIORS = (0.01, 0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """How good the likelihood ratios of a calibrated bundle are.
+
+    Args:
+        curve: error counts over the natural logarithm of the ratio.
+        intervals: name -> value with its interval, for ``cllr``, ``min_cllr``, and ``act_dcf_P`` and ``min_dcf_P`` of
+            each prior: what the ratios cost as they are, and what a perfect threshold or map would cost.
+    """
+
+    curve: Curve
+    intervals: Mapping[str, Interval]
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Seconds a sample on the machine of the evaluation, one stage or all together."""
+
+    stage: str
+    median_s: float
+    p95_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +50,23 @@ class Summary:
     """What was measured.
 
     Args:
+        outcome: the trials.
+        curve: error counts over the score.
         intervals: name -> value with its interval, for ``eer``, ``fnmr_at_fmr_1e-2`` (and the other rates the trials
             support), ``min_dcf_0.01``, ``min_dcf_0.05``, ``auroc``.
         eer_convex_hull: for comparison with tools that report it.
         unsupported: rates the impostor trials cannot support -> how many trials each needs.
-        working_point: where the per-person rates were read: FMR 1 % where supported, else the equal error point.
+        working_point: where the rates of people and parts were read: FMR 1 % where supported, else the equal error
+            point.
         worst_decile_fnmr: mean FNMR of the worst tenth of the people at the working point.
-        people_with_genuine: people with at least one genuine trial.
+        fnmr_by_person: FNMR of each person with a genuine trial at the working point, worst first, without names.
+        calibrated: of a bundle that gives likelihood ratios, else ``None``.
+        accuracy: of a protocol with at least two folds, else ``None``.
+        attributes: of groups, where labels were given.
+        qualities: quality -> the rates in bins of it; those that do not vary are left out.
+        speeds: of the stages, then of all together; empty where it was not measured.
+        resamples: of people, for every interval.
+        seed: of these.
     """
 
     outcome: Outcome
@@ -36,80 +76,85 @@ class Summary:
     unsupported: Mapping[float, int]
     working_point: OperatingPoint
     worst_decile_fnmr: float
-    people_with_genuine: int
+    fnmr_by_person: tuple[float, ...]
+    calibrated: Calibrated | None
+    accuracy: Accuracy | None
+    attributes: tuple[Attribute, ...]
+    qualities: Mapping[str, tuple[Bin, ...]]
+    speeds: tuple[Speed, ...]
     resamples: int
     seed: int
 
-    def record(self) -> dict[str, object]:
-        """The summary as plain JSON values. Labels of people and files stay out: only counts are kept."""
-        return {
-            "protocol": self.outcome.protocol,
-            "people": len(self.outcome.trials.subjects),
-            "genuine_trials": self.curve.genuine,
-            "impostor_trials": self.curve.impostor,
-            "samples": self.outcome.samples,
-            "failures_to_acquire": len(self.outcome.failures),
-            "failures_to_enrol": len(self.outcome.not_enrolled),
-            "repeated_samples_left_out": self.outcome.repeated,
-            "metrics": {
-                name: {"value": found.value, "low": found.low, "high": found.high}
-                for name, found in self.intervals.items()
-            },
-            "eer_convex_hull": self.eer_convex_hull,
-            "unsupported": {rate_name(rate): {"impostor_trials_needed": n} for rate, n in self.unsupported.items()},
-            "working_point": {
-                # JSON has no infinity; null says that no score reaches the threshold.
-                "threshold": self.working_point.threshold if math.isfinite(self.working_point.threshold) else None,
-                "fmr": self.working_point.fmr,
-                "fnmr": self.working_point.fnmr,
-            },
-            "worst_decile_fnmr": self.worst_decile_fnmr,
-            "people_with_genuine_trials": self.people_with_genuine,
-            "bootstrap": {"resamples": self.resamples, "seed": self.seed, "confidence": 0.95, "unit": "person"},
-        }
+    @property
+    def people_with_genuine(self) -> int:
+        """How many people have at least one genuine trial."""
+        return len(self.fnmr_by_person)
+
+    @property
+    def people(self) -> int:
+        """How many people are in the trials."""
+        trials = self.outcome.trials
+        return len(np.union1d(trials.template_subject, trials.probe_subject))
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Metric, value and interval as texts; a rate that is not supported says how many trials it needs."""
-        rows = []
-        for name, found in self.intervals.items():
-            show = percent if _in_percent(name) else _decimal
-            rows.append((title(name), show(found.value), self.interval_text(name)))
+        rows = [(title(name), *self._texts(found, name)) for name, found in self.intervals.items()]
         rows.insert(1, ("EER, ROC convex hull", percent(self.eer_convex_hull), ""))
+        if self.accuracy is not None:
+            spread = f"± {percent(self.accuracy.standard_error)} standard error, {len(self.accuracy.by_fold)} folds"
+            rows.insert(0, ("Accuracy", percent(self.accuracy.mean), spread))
         for rate, needed in self.unsupported.items():
             rows.append((title(rate_name(rate)), "not supported", f"needs {needed:,} impostor trials"))
-        rows.append(
-            (
-                f"Worst tenth of people: FNMR at FMR {percent(self.working_point.fmr)}",
-                percent(self.worst_decile_fnmr),
-                "",
-            )
-        )
+        if self.calibrated is not None:
+            rows += [
+                (f"Likelihood ratio: {title(name)}", *self._texts(found, name))
+                for name, found in self.calibrated.intervals.items()
+            ]
+        worst = f"Worst tenth of people: FNMR at FMR {percent(self.working_point.fmr)}"
+        rows.append((worst, percent(self.worst_decile_fnmr), ""))
         return rows
 
     def interval_text(self, name: str) -> str:
         """The interval of one metric; where no error was seen, that, since resampling cannot make one appear."""
-        found = self.intervals[name]
-        show = percent if _in_percent(name) else _decimal
-        if _in_percent(name) and found.value == found.high == 0:
-            return f"no error seen in {self.curve.genuine:,} genuine trials"
-        return f"{show(found.low)} – {show(found.high)}"
+        return self._texts(self.intervals[name], name)[1]
 
     def counts(self) -> list[tuple[str, str]]:
         """What was counted, as texts."""
         acquired, outcome = len(self.outcome.failures), self.outcome
-        return [
-            ("People", f"{len(outcome.trials.subjects):,}"),
+        counts = [
+            ("People", f"{self.people:,}"),
             ("Genuine trials", f"{self.curve.genuine:,}"),
             ("Impostor trials", f"{self.curve.impostor:,}"),
             ("Samples", f"{outcome.samples:,}"),
             ("Failures to acquire", f"{acquired:,} ({percent(outcome.failure_to_acquire_rate)})"),
+            *((f"  {reason}", f"{count:,}") for reason, count in outcome.failures_by_reason.items()),
             ("Failures to enrol", f"{len(outcome.not_enrolled):,}"),
             ("Repeated samples left out", f"{outcome.repeated:,}"),
         ]
+        if outcome.left_out:
+            counts.append(("Listed trials without a score", f"{outcome.left_out:,}"))
+        return counts
+
+    def _texts(self, found: Interval, name: str) -> tuple[str, str]:
+        show = percent if _in_percent(name) else _decimal
+        if _in_percent(name) and found.value == found.high == 0:
+            return show(found.value), f"no error seen in {self.curve.genuine:,} genuine trials"
+        return show(found.value), f"{show(found.low)} – {show(found.high)}"
 
 
-def summarise(outcome: Outcome, *, resamples: int = 1000, seed: int = 0) -> Summary:
-    """Measure the trials: values, bootstrap intervals over people, and what the trials cannot support."""
+def summarise(outcome: Outcome, *, resamples: int = 1000, seed: int = 0, labels: GroupLabels | None = None) -> Summary:
+    """Measure the trials: values, bootstrap intervals over people, and what the trials cannot support.
+
+    Args:
+        outcome: the trials.
+        resamples: of people, for the intervals.
+        seed: of these.
+        labels: of groups of people, where they are to be compared.
+
+    Raises:
+        ValueError: no genuine or no impostor trial.
+        SettingsError: the labels name nobody of the trials.
+    """
     trials = outcome.trials
     points = trials.curve()
     supported = [rate for rate in RATES if points.impostor * rate >= metrics.TRIALS_PER_RATE * (1 - 1e-12)]
@@ -118,7 +163,9 @@ def summarise(outcome: Outcome, *, resamples: int = 1000, seed: int = 0) -> Summ
     statistics |= {f"min_dcf_{prior:g}": _min_dcf(prior) for prior in PRIORS}
     statistics["auroc"] = metrics.auroc
     working_point = metrics.fnmr_at_fmr(points, 0.01) if 0.01 in supported else metrics.equal_error_point(points)
-    by_subject = list(trials.fnmr_by_subject(working_point.threshold).values())
+    threshold = working_point.threshold
+    by_subject = sorted(trials.fnmr_by_subject(threshold).values(), reverse=True)
+    folded = outcome.folds is not None and len(np.unique(outcome.folds)) > 1
     return Summary(
         outcome,
         points,
@@ -127,9 +174,33 @@ def summarise(outcome: Outcome, *, resamples: int = 1000, seed: int = 0) -> Summ
         {rate: round(metrics.TRIALS_PER_RATE / rate) for rate in RATES if rate not in supported},
         working_point,
         metrics.worst_decile(by_subject),
-        len(by_subject),
+        tuple(by_subject),
+        None if outcome.llr is None else _calibrated(trials, outcome.llr, resamples, seed),
+        lfw.accuracy(trials.scores, trials.is_genuine, outcome.folds) if folded and outcome.folds is not None else None,
+        () if labels is None else groups.measure(trials, labels, threshold, resamples=resamples, seed=seed),
+        {}
+        if outcome.sides is None
+        else conditions.measure(trials, outcome.sides, threshold, resamples=resamples, seed=seed),
+        _speeds(outcome.timings_s),
         resamples,
         seed,
+    )
+
+
+def _calibrated(trials: Trials, llr: Float64, resamples: int, seed: int) -> Calibrated:
+    ratios = Trials(llr, trials.template_subject, trials.probe_subject, trials.subjects)
+    statistics: dict[str, Statistic] = {"cllr": _cllr, "min_cllr": metrics.min_cllr}
+    for prior in PRIORS:
+        statistics |= {f"act_dcf_{prior:g}": _act_dcf(prior), f"min_dcf_{prior:g}": _min_dcf(prior)}
+    return Calibrated(ratios.curve(), bootstrap.intervals(ratios, statistics, resamples=resamples, seed=seed))
+
+
+def _speeds(timings_s: Mapping[str, Float64]) -> tuple[Speed, ...]:
+    if not timings_s:
+        return ()
+    stages = {**timings_s, "total": np.sum(list(timings_s.values()), axis=0)}
+    return tuple(
+        Speed(stage, float(np.median(seconds)), float(np.quantile(seconds, 0.95))) for stage, seconds in stages.items()
     )
 
 
@@ -152,7 +223,9 @@ def title(name: str) -> str:
         return f"FNMR at FMR {100 * float(name.removeprefix('fnmr_at_fmr_')):g} %"
     if name.startswith("min_dcf_"):
         return f"minDCF, prior {name.removeprefix('min_dcf_')}"
-    return {"eer": "EER", "auroc": "AUROC"}.get(name, name)
+    if name.startswith("act_dcf_"):
+        return f"actual DCF, prior {name.removeprefix('act_dcf_')}"
+    return {"eer": "EER", "auroc": "AUROC", "cllr": "Cllr", "min_cllr": "minCllr"}.get(name, name)
 
 
 def _fnmr_within(rate: float) -> Statistic:
@@ -161,6 +234,20 @@ def _fnmr_within(rate: float) -> Statistic:
 
 def _min_dcf(prior: float) -> Statistic:
     return lambda points: metrics.min_dcf(points, prior)
+
+
+def _act_dcf(prior: float) -> Statistic:
+    return lambda points: metrics.act_dcf(points, metrics.bayes_threshold(prior), prior)
+
+
+def _cllr(points: Curve) -> float:
+    """:func:`uvsdk.evaluation.metrics.cllr` of counted scores, so that a resample need not repeat them."""
+    ratios = points.thresholds[:-1]
+    genuine, impostor = np.diff(points.false_non_matches), -np.diff(points.false_matches)
+    bits = (
+        genuine @ np.logaddexp(0.0, -ratios) / points.genuine + impostor @ np.logaddexp(0.0, ratios) / points.impostor
+    )
+    return float(bits) / (2 * math.log(2))
 
 
 def _in_percent(name: str) -> bool:

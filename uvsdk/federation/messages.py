@@ -17,6 +17,9 @@ from uvsdk.errors import SettingsError, WireError
 
 Scalar = str | int | float | bool | None
 
+PARTS = ("all", "block", "head")
+"""What of a trunk is trained: everything; its last block of layers and its head; its head, the last layer, alone."""
+
 WEIGHTINGS = ("samples", "capped", "uniform")
 OPTIMISERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
 
@@ -33,6 +36,7 @@ class TrainingConfig:
         backbone: registry name of the trunk, e.g. ``ge2e``.
         algorithm: registry name, e.g. ``fedaws``.
         algorithm_settings: fields of that algorithm's ``Settings``; absent ones take their defaults.
+        train: one of :data:`PARTS`; the model says the same of itself (``Manifest.train``).
         local_steps: SGD steps a device makes in a round.
         batch_size: training views in a step.
         learning_rate: eta of the device's SGD.
@@ -59,6 +63,7 @@ class TrainingConfig:
     backbone: str
     algorithm: str
     algorithm_settings: Mapping[str, Scalar] = field(default_factory=dict)
+    train: str = "all"
     local_steps: int = 1
     batch_size: int = 8
     learning_rate: float = 0.1
@@ -88,14 +93,22 @@ class TrainingConfig:
         for name in ("learning_rate", "server_learning_rate", "server_adaptivity", "deadline_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise SettingsError(f"{name} is {getattr(self, name)}; it must be positive and finite")
+        if self.train not in PARTS:
+            raise SettingsError(f"train {self.train!r} is not one of {PARTS}")
         if self.weighting not in WEIGHTINGS:
             raise SettingsError(f"weighting {self.weighting!r} is not one of {WEIGHTINGS}")
         if self.optimiser not in OPTIMISERS:
             raise SettingsError(f"optimiser {self.optimiser!r} is not one of {OPTIMISERS}")
 
     def to_json(self) -> str:
-        """Canonical JSON: sorted keys, no spaces."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        """Canonical JSON: sorted keys, no spaces.
+
+        ``train`` is left out where it is ``all``, as it was before there was a choice, so that digests approved stay.
+        """
+        values = asdict(self)
+        if self.train == "all":
+            del values["train"]
+        return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> TrainingConfig:
@@ -252,6 +265,7 @@ class OptimiserState:
 
 __all__ = [
     "OPTIMISERS",
+    "PARTS",
     "WEIGHTINGS",
     "Admission",
     "Invitation",

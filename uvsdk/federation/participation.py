@@ -18,6 +18,7 @@ from uvsdk.bundle import Manifest
 from uvsdk.errors import EnrolmentError, TrainingUnavailableError, UpdateRejectedError
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.federation.strategy import Memory
+from uvsdk.frozen import FrozenViews
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class TrainingJob:
         memory: what the algorithm kept on this device since its last round; empty the first time.
         classes: int64 (n,), the place of each sample's class among the device's own; ``None`` for one class.
         control: float32 (P,), SCAFFOLD's c of this round; ``None`` unless the configuration has ``control_variates``.
+        frozen: what the frozen part of the model made of each sample, where a part of it is trained; else ``None``.
     """
 
     config: TrainingConfig
@@ -45,6 +47,7 @@ class TrainingJob:
     memory: Memory
     classes: Int64 | None = None
     control: Float32 | None = None
+    frozen: tuple[FrozenViews, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.features:
@@ -59,6 +62,13 @@ class TrainingJob:
             raise EnrolmentError(f"{len(self.features)} samples have classes of shape {self.classes.shape}")
         if self.config.control_variates and (self.control is None or self.control.shape != (expected,)):
             raise UpdateRejectedError("this configuration corrects steps by control variates, and the job has none")
+        if (self.frozen is None) != (self.manifest.train == "all"):
+            raise UpdateRejectedError(
+                f"of the model {self.manifest.train!r} is trained: what its frozen part made of the samples "
+                "(uvsdk.frozen.FrozenPart) is needed where that is not 'all', and nowhere else"
+            )
+        if self.frozen is not None and len(self.frozen) != len(self.features):
+            raise EnrolmentError(f"{len(self.features)} samples, and the frozen part's outputs of {len(self.frozen)}")
 
 
 @dataclass(frozen=True, slots=True)

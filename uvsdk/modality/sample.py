@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias
+from typing import BinaryIO, Final, Literal, TypeAlias
 
 from PIL import Image
 
@@ -43,6 +43,11 @@ class Limits:
 
 FacesRule: TypeAlias = Literal["single", "largest", "only"]
 
+QUALITY_POLICIES: Final[tuple[QualityPolicy, ...]] = ("off", "standard", "strict")
+"""From the laxest to the strictest."""
+FACES_RULES: Final[tuple[FacesRule, ...]] = ("largest", "single", "only")
+"""From the laxest to the strictest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Capture:
@@ -62,10 +67,32 @@ class Capture:
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        if self.quality not in ("strict", "standard", "off"):
+        if self.quality not in QUALITY_POLICIES:
             raise SettingsError(f"quality is strict, standard or off, got {self.quality!r}")
-        if self.faces not in ("single", "largest", "only"):
+        if self.faces not in FACES_RULES:
             raise SettingsError(f"faces is single, largest or only, got {self.faces!r}")
+
+    def narrowed(self, *, quality: QualityPolicy | None = None, faces: FacesRule | None = None) -> Capture:
+        """As a caller asks for it, who may be stricter than whoever operates the service and never laxer.
+
+        Raises:
+            SettingsError: laxer, or no such policy or rule.
+
+        >>> Capture().narrowed(quality="strict").quality
+        'strict'
+        >>> Capture(faces="only").narrowed(faces="largest")
+        Traceback (most recent call last):
+          ...
+        uvsdk.errors.SettingsError: faces 'largest' is laxer than 'only', which is in force here; leave it out
+        """
+        asked = replace(self, quality=quality or self.quality, faces=faces or self.faces)
+        for name, order, mine, theirs in (
+            ("quality", QUALITY_POLICIES, self.quality, asked.quality),
+            ("faces", FACES_RULES, self.faces, asked.faces),
+        ):
+            if order.index(theirs) < order.index(mine):
+                raise SettingsError(f"{name} {theirs!r} is laxer than {mine!r}, which is in force here; leave it out")
+        return asked
 
 
 def read_bytes(sample: str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO, limits: Limits) -> bytes:

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from uvsdk.simulation.engine import Simulation
-from uvsdk.simulation.population import Identity, Prepared, Tensors
+from uvsdk.simulation.population import Frozen, Identity, Prepared, Tensors
 from uvsdk.simulation.records import Engine, RoundRecord
 
-__all__ = ["Engine", "Identity", "Prepared", "RoundRecord", "Simulation", "Tensors"]
+__all__ = ["Engine", "Frozen", "Identity", "Prepared", "RoundRecord", "Simulation", "Tensors"]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from torch import nn
 
 from uvsdk import backbones, modality
 from uvsdk.arrays import Array, Float64
-from uvsdk.backbones import Backbone
+from uvsdk.backbones import Backbone, Partial
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SampleError, SettingsError, TrainingUnavailableError
 from uvsdk.evaluation import bootstrap, metrics, protocols
@@ -19,10 +21,11 @@ from uvsdk.evaluation.bootstrap import Interval
 from uvsdk.evaluation.trials import Trials
 from uvsdk.export import export_bundle
 from uvsdk.federation.strategy import TEMPLATE
+from uvsdk.frozen import FrozenPart, FrozenViews, sample_digest
 from uvsdk.modality import Sample
 from uvsdk.simulation.engine import Simulation
-from uvsdk.simulation.population import Prepared
-from uvsdk.training import PreparedSamples
+from uvsdk.simulation.population import Frozen, Prepared
+from uvsdk.training import FrozenSamples, PreparedSamples, Samples
 
 DIGITS = "digits"
 """The handwritten digits that scikit-learn ships, ten classes that play the part of ten people."""
@@ -62,19 +65,42 @@ class Measured:
     impostor: int
 
 
-def trunk_of(name: str, *, seed: int = 0) -> tuple[Backbone, Bundle]:
-    """A trunk and a bundle of it, from a backbone's name or a bundle's path.
+def trunk_of(name: str, *, seed: int = 0, train: str = "all") -> tuple[nn.Module, Bundle]:
+    """What is trained and a bundle of it, from a backbone's name or a bundle's path.
+
+    Args:
+        name: of a backbone, or the path of a bundle (``.uvb``).
+        seed: of backbones, and of heads, that start from random values.
+        train: what of it is trained; the module is that part alone. A bundle of which all was trained can go on so.
 
     Raises:
         UnknownNameError, WeightsNotFoundError, BundleError: there is no such backbone, weight file or bundle.
+        SettingsError: of the bundle another part is trained.
     """
-    if name.endswith(".uvb"):
-        bundle = Bundle.open(Path(name))
-        trunk = backbones.get(bundle.manifest.backbone).load(seed=seed)
-        backbones.unflatten(trunk, bundle.theta)
-        return trunk, bundle
-    trunk = backbones.get(name).load(seed=seed)
-    return trunk, export_bundle(trunk)
+    if not name.endswith(".uvb"):
+        backbone = backbones.get(name, train).load(seed=seed)
+        return _trained(backbone), export_bundle(backbone)
+    bundle = Bundle.open(Path(name))
+    manifest = bundle.manifest
+    if manifest.train not in ("all", train):
+        raise SettingsError(f"of {name} {manifest.train!r} is trained, not {train!r}; say --train {manifest.train}")
+    backbone = backbones.get(manifest.backbone, manifest.train).load(seed=seed)
+    backbones.unflatten(backbone, bundle.theta)
+    if manifest.train != train:
+        backbone = backbones.get(manifest.backbone, train)(backbone)
+        bundle = export_bundle(backbone, preprocessing=manifest.preprocessing)
+    return _trained(backbone), bundle
+
+
+def _trained(backbone: Backbone) -> nn.Module:
+    return backbone.rest if isinstance(backbone, Partial) else backbone
+
+
+def population_of(people: People, bundle: Bundle) -> Prepared | Frozen:
+    """The devices of those who train; of a model trained in part they hold what its frozen part made of the samples."""
+    return (
+        Prepared(people.train, bundle.manifest) if bundle.manifest.train == "all" else Frozen.of(people.train, bundle)
+    )
 
 
 def load(source: str, bundle: Bundle, *, held_out: float, unseen: float, seed: int) -> People:
@@ -128,7 +154,27 @@ def _prepared(sources: _Sources, bundle: Bundle) -> tuple[dict[str, tuple[tuple[
     return found, unusable
 
 
-def evaluate(simulation: Simulation, people: People, *, seed: int = 0) -> list[Measured]:
+Reader = Callable[[Sequence[Array]], Samples]
+"""Prepared features -> what the trained part of a trunk is given."""
+
+
+def reader_of(bundle: Bundle) -> Reader:
+    """How features become the trained part's input; what the frozen part makes of a sample is kept in memory."""
+    if bundle.manifest.train == "all":
+        return partial(PreparedSamples, manifest=bundle.manifest)
+    part, kept = FrozenPart(bundle), dict[str, FrozenViews]()
+
+    def read(features: Sequence[Array]) -> Samples:
+        names = [sample_digest(item) for item in features]
+        for name, item in zip(names, features, strict=True):
+            if name not in kept:
+                kept[name] = part(item, crops=0)
+        return FrozenSamples([kept[name] for name in names])
+
+    return read
+
+
+def evaluate(simulation: Simulation, people: People, reader: Reader, *, seed: int = 0) -> list[Measured]:
     """Equal error rates of the trunk as it is, with bootstrap intervals over people.
 
     *Seen*: held-out samples of those who trained, against the template that their device has: the mean embedding of
@@ -139,15 +185,15 @@ def evaluate(simulation: Simulation, people: People, *, seed: int = 0) -> list[M
     templates, probes = {}, {}
     for person, features in people.train.items():
         kept = simulation.memories.get(person, {}).get(TEMPLATE)
-        templates[person] = _mean(simulation, features) if kept is None else kept.astype(np.float64)
-        probes[person] = _rows(simulation, people.held_out[person])
+        templates[person] = _mean(simulation, features, reader) if kept is None else kept.astype(np.float64)
+        probes[person] = _rows(simulation, people.held_out[person], reader)
     found.append(_measured("seen", templates, probes, seed))
     templates, probes = {}, {}
     for person, features in people.unseen.items():
         enrol = min(_ENROL, len(features) // 2)
         if enrol:
-            templates[person] = _mean(simulation, features[:enrol])
-            probes[person] = _rows(simulation, features[enrol:])
+            templates[person] = _mean(simulation, features[:enrol], reader)
+            probes[person] = _rows(simulation, features[enrol:], reader)
     found.append(_measured("unseen", templates, probes, seed))
     return [item for item in found if item is not None]
 
@@ -169,21 +215,17 @@ def _measured(
     return Measured(people, interval, len(names), len(trials.genuine), len(trials.impostor))
 
 
-def _mean(simulation: Simulation, features: Sequence[Array]) -> Float64:
-    mean = _rows(simulation, features).mean(axis=0)
+def _mean(simulation: Simulation, features: Sequence[Array], reader: Reader) -> Float64:
+    mean = _rows(simulation, features, reader).mean(axis=0)
     direction: Float64 = mean / max(float(np.linalg.norm(mean)), 1e-12)
     return direction
 
 
-def _rows(simulation: Simulation, features: Sequence[Array]) -> Float64:
+def _rows(simulation: Simulation, features: Sequence[Array], reader: Reader) -> Float64:
     """Unit embeddings, float64 (n, d); (0, d) of nothing."""
-    population = simulation.population
-    assert isinstance(population, Prepared)
     if not features:
         return np.empty((0, simulation.dimension))
-    rows: Float64 = (
-        PreparedSamples(features, population.manifest).embed(simulation.trunk, None).numpy().astype(np.float64)
-    )
+    rows: Float64 = reader(features).embed(simulation.trunk, None).numpy().astype(np.float64)
     return rows
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from uvsdk import manifest as manifests
 from uvsdk.arrays import Array, Int64, UInt8
-from uvsdk.bundle import Manifest
+from uvsdk.bundle import Bundle, Manifest
 from uvsdk.errors import EnrolmentError
-from uvsdk.training import Forward, PreparedSamples, Samples, unit
+from uvsdk.frozen import FrozenPart, FrozenViews
+from uvsdk.training import Forward, FrozenSamples, PreparedSamples, Samples, unit
 
 Augment = Callable[[Tensor, np.random.Generator], Tensor]
 """(samples (B, ...), rng) -> training views (B, ...)."""
@@ -122,6 +123,21 @@ class Tensors:
         """See :class:`Population`."""
         return TensorSamples(self.features[user], (self.classes or {}).get(user), self.augment)
 
+    def through(self, frozen: Forward) -> Tensors:
+        """The same devices as the ``frozen`` layers of a trunk leave their samples: train what follows those layers.
+
+        Raises:
+            EnrolmentError: training views are made anew in every step, so what comes of them cannot be kept.
+        """
+        if self.augment is not None:
+            raise EnrolmentError("samples that are augmented in every step have no frozen outputs; leave augment out")
+        with torch.no_grad():
+            rows = {
+                user: torch.cat([frozen(part) for part in torch.split(features, _EMBED_BATCH)])
+                for user, features in self.features.items()
+            }
+        return replace(self, features=rows)
+
     def identity(self, user: str, /) -> Identity:
         """See :class:`Population`."""
         return Identity(
@@ -167,6 +183,51 @@ class Prepared:
     def __reduce__(self) -> tuple[object, ...]:
         """A manifest holds a read-only mapping, which no process can hand to another; its record can be."""
         return _received, (dict(self.features), manifests.encode(self.manifest), dict(self.identities))
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """Devices of a model of which a part is trained, with what its frozen part made of their samples, kept in memory.
+
+    The trunk of the simulation is then the trained part alone, e.g. ``backbone.rest``.
+
+    Args:
+        views: device -> the frozen part's outputs, one of each sample, crops included.
+        identities: device -> what it says of itself when it joins; nothing where absent.
+
+    Raises:
+        EnrolmentError: no device, or a device without samples.
+    """
+
+    views: Mapping[str, Sequence[FrozenViews]]
+    identities: Mapping[str, Identity] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_devices({user: len(rows) for user, rows in self.views.items()})
+
+    @classmethod
+    def of(
+        cls, features: Mapping[str, Sequence[Array]], bundle: Bundle, identities: Mapping[str, Identity] | None = None
+    ) -> Self:
+        """Devices whose samples a modality has prepared, each put through the frozen part of ``bundle`` once.
+
+        The crops are those that a real device draws. Raises :class:`uvsdk.errors.BundleError` where nothing is frozen.
+        """
+        part = FrozenPart(bundle)
+        return cls({user: tuple(part(item) for item in rows) for user, rows in features.items()}, identities or {})
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """See :class:`Population`."""
+        return tuple(sorted(self.views))
+
+    def samples(self, user: str, /) -> FrozenSamples:
+        """See :class:`Population`."""
+        return FrozenSamples(self.views[user])
+
+    def identity(self, user: str, /) -> Identity:
+        """See :class:`Population`."""
+        return self.identities.get(user, Identity())
 
 
 def _received(

@@ -12,7 +12,7 @@ from sqlalchemy import Row, case, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.federation.guards import AcceptedNorms
-from uvsdk_server.store.schema import cohort, deployment, devices, models, rounds, uploads, users
+from uvsdk_server.store.schema import attempts, cohort, deployment, devices, models, rounds, uploads, users
 
 AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
 
@@ -258,6 +258,7 @@ async def forget_user(connection: AsyncConnection, user: str) -> tuple[str, ...]
     blobs = tuple((await connection.execute(query)).scalars())
     for table in (uploads, cohort, devices, users):
         await connection.execute(delete(table).where(table.c.user == user))
+    await connection.execute(delete(attempts).where(attempts.c.whose == "person", attempts.c.subject == user))
     return blobs
 
 

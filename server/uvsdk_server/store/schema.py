@@ -148,3 +148,13 @@ server_keys = Table(
     Column("created", Float, nullable=False),
     Column("retired", Float),
 )
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("whose", String(8), primary_key=True),
+    Column("subject", String(64), primary_key=True),
+    Column("failures", Integer, nullable=False),
+    Column("unusable", Integer, nullable=False),
+    Column("since_s", Float, nullable=False),
+)

@@ -1,0 +1,73 @@
+"""What is trained, by which settings; chosen on the validation people with seed 0 (``tuning.csv``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from uvsdk.federation.messages import TrainingConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One way to train.
+
+    Args:
+        kind: ``voice`` or ``face``.
+        backbone: registry name.
+        train: what of it is trained.
+        algorithm: registry name.
+        server_learning_rate: of the server's Adam.
+        rounds: of ``cohort`` devices with ``batch`` samples each and one local step.
+    """
+
+    kind: str
+    backbone: str
+    train: str
+    algorithm: str
+    server_learning_rate: float
+    rounds: int = 40
+    cohort: int = 10
+    batch: int = 4
+
+    @property
+    def setting(self) -> str:
+        """What distinguishes it in a table."""
+        size = self.backbone.partition("+")[2]
+        return f"{self.kind}, {self.train}" + (f" of {size}" if size else "")
+
+    def config(self, seed: int) -> TrainingConfig:
+        """The configuration of a deployment that trains so."""
+        return TrainingConfig(
+            deployment="partial",
+            modality=self.kind,
+            backbone=self.backbone,
+            algorithm=self.algorithm,
+            train=self.train,
+            batch_size=self.batch,
+            optimiser="adam",
+            server_learning_rate=self.server_learning_rate,
+            # The deltas of one small step lie far below FedOpt's 1e-3, which would turn adam into plain momentum.
+            server_adaptivity=1e-8,
+            warmup_rounds=self.rounds // 10,
+            cooldown_rounds=self.rounds // 2,
+            rounds=self.rounds,
+            cohort_size=self.cohort,
+            seed=seed,
+        )
+
+
+_VOICE = Plan("voice", "ge2e", "head", "fedaws", 1e-3, rounds=200)
+_FACE = Plan("face", "faceapi-resnet", "head", "fedaws", 1e-3, rounds=200, cohort=12, batch=2)
+
+PLANS = (
+    _VOICE,
+    replace(_VOICE, backbone="ge2e+64"),
+    replace(_VOICE, algorithm="fedss"),
+    replace(_VOICE, train="block", server_learning_rate=4e-4, rounds=40),
+    replace(_VOICE, train="all", server_learning_rate=4e-4, rounds=40),
+    _FACE,
+    replace(_FACE, backbone="faceapi-resnet+64"),
+    replace(_FACE, algorithm="fedss"),
+    replace(_FACE, train="block", server_learning_rate=2e-4, rounds=40),
+    replace(_FACE, train="all", server_learning_rate=1e-4, rounds=40),
+)

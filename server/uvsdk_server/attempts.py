@@ -1,0 +1,252 @@
+"""The retry policy on the server: failures are counted in the database, for each person and for each caller's token.
+
+Steps that arrive while a transaction is written go into the next one together, so that eight clients cost one commit
+and not eight. The counts live in the database only: what an operator resets beside the server holds at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from uvsdk.attempts import Attempts, Outcome, RetryPolicy, Ticket, anchored, begun, refusal, settled, wait_s
+from uvsdk.errors import SampleError, TooManyAttemptsError
+from uvsdk.scoring import Decision
+from uvsdk_server.monitoring import Metrics
+from uvsdk_server.problems import Problem
+from uvsdk_server.store import counts
+from uvsdk_server.store.counts import Subject, Whose
+from uvsdk_server.store.database import Database
+
+Tickets = Mapping[Subject, Ticket]
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    """An attempt asks to be let through."""
+
+    subjects: tuple[Subject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """An attempt has ended."""
+
+    tickets: Tickets
+    outcome: Outcome
+
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        return tuple(self.tickets)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """A step with the future that whoever takes it waits for."""
+
+    what: _Begin | _End
+    done: asyncio.Future[Tickets]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What one transaction reads, changes and answers."""
+
+    states: dict[Subject, Attempts]
+    undecided: Counter[Subject]
+    changed: dict[Subject, Attempts]
+
+    def keep(self, subject: Subject, state: Attempts) -> None:
+        if self.states[subject] != state:
+            self.states[subject] = self.changed[subject] = state
+
+
+class AttemptGate:
+    """Lets attempts through as the policies allow, and counts them. Belongs to one event loop.
+
+    Args:
+        database: keeps the counts.
+        policies: for a person and for a caller.
+        metrics: counts refusals.
+        clock: gives Unix time.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        policies: Mapping[Whose, RetryPolicy],
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._database = database
+        self._policies = policies
+        self._metrics = metrics
+        self._clock = clock
+        self._undecided: Counter[Subject] = Counter()
+        self._queued: list[_Step] = []
+        self._waiting: list[_Step] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def decide(self, user: str, caller: str, compare: Callable[[], Awaitable[Decision]]) -> Decision:
+        """The outcome of ``compare``, counted before it is computed and settled before it is given.
+
+        Where attempts under way take up what is left, this waits for their outcome.
+
+        Args:
+            user: hashed id of the claimed person.
+            caller: id of the token that asks.
+            compare: called once, if at all.
+
+        Raises:
+            TooManyAttemptsError, DisabledError: ``compare`` was not called.
+            Problem: 404, the user is not known here.
+        """
+        tickets = await self._take(_Begin((Subject("person", user), Subject("caller", caller))))
+        try:
+            decision = await compare()
+        except SampleError:
+            await self._take(_End(tickets, "unusable"))
+            raise
+        except Exception:
+            await self._take(_End(tickets, "void"))
+            raise
+        except BaseException:  # cancelled: nobody hears the answer, and the attempt stays counted
+            self._release(tickets)
+            raise
+        await self._take(_End(tickets, "accepted" if decision.accepted else "rejected"))
+        return decision
+
+    async def close(self) -> None:
+        """Finish what is being written."""
+        if self._writing is not None:
+            await asyncio.gather(self._writing, return_exceptions=True)
+
+    async def _take(self, what: _Begin | _End) -> Tickets:
+        step = _Step(what, asyncio.get_running_loop().create_future())
+        self._queued.append(step)
+        self._wake()
+        try:
+            return await step.done
+        except asyncio.CancelledError:
+            # Cancelled after it was let through and before it heard of it: nobody else would end that attempt.
+            if isinstance(what, _Begin) and step.done.done() and not step.done.cancelled():
+                self._release(step.done.result() if step.done.exception() is None else {})
+            raise
+
+    def _release(self, tickets: Tickets) -> None:
+        """Take an attempt that will not end off those under way."""
+        self._undecided.subtract(tickets.keys())
+        self._requeue()
+
+    def _requeue(self) -> None:
+        self._undecided = +self._undecided  # drops zeros, so that it does not grow with everyone ever seen
+        self._queued += self._waiting
+        self._waiting = []
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._queued and self._writing is None:
+            self._writing = asyncio.create_task(self._write_all(), name="attempts")
+
+    async def _write_all(self) -> None:
+        try:
+            while self._queued:
+                steps, self._queued = [step for step in self._queued if not step.done.cancelled()], []
+                await self._write(steps)
+        finally:
+            self._writing = None
+
+    async def _write(self, steps: list[_Step]) -> None:
+        """One transaction for all ``steps``; nobody is told anything before it is durable."""
+        answers: dict[_Step, Tickets | Exception] = {}
+        waiting: list[_Step] = []
+        try:
+            async with self._database.write() as connection:
+                subjects = {subject for step in steps for subject in step.what.subjects}
+                batch = _Batch(await counts.read(connection, subjects), self._undecided.copy(), {})
+                for step in steps:
+                    answer = self._apply(step.what, batch)
+                    if answer is None:
+                        waiting.append(step)
+                    else:
+                        answers[step] = answer
+                await counts.write(connection, batch.changed)
+        except Exception as error:  # noqa: BLE001 - passed on to everyone who waits, whatever it is
+            answers, waiting = dict.fromkeys(steps, error), []
+        self._waiting += waiting
+        self._tell(answers)
+
+    def _tell(self, answers: Mapping[_Step, Tickets | Exception]) -> None:
+        """Answer, and count what is under way from now on; an end counts even where it could not be written."""
+        ended = False
+        for step, answer in answers.items():
+            if isinstance(step.what, _End):
+                self._undecided.subtract(step.what.tickets.keys())
+                ended = True
+            if step.done.cancelled():
+                continue
+            if isinstance(answer, Exception):
+                step.done.set_exception(answer)
+                continue
+            if isinstance(step.what, _Begin):
+                self._undecided.update(answer.keys())
+            step.done.set_result(answer)
+        if ended:
+            self._requeue()
+
+    def _apply(self, what: _Begin | _End, batch: _Batch) -> Tickets | Exception | None:
+        """The answer to one step; ``None`` where it waits for attempts that are under way."""
+        now = self._clock()
+        if isinstance(what, _End):
+            self._settle(what, batch, now)
+            return {}
+        if any(subject not in batch.states for subject in what.subjects):
+            return Problem(404, "unknown-user", "nobody of that id has a template here; enrol first")
+        for subject in what.subjects:
+            batch.keep(subject, anchored(batch.states[subject], now))
+        waits_s = {subject: wait_s(batch.states[subject], self._policy(subject), now) for subject in what.subjects}
+        closed = [subject for subject, remaining_s in waits_s.items() if remaining_s > 0]
+        certain = [subject for subject in closed if not batch.undecided[subject]]
+        if certain:
+            return self._refuse(max(certain, key=waits_s.__getitem__), batch, now)
+        if closed:
+            return None
+        tickets = {subject: Ticket(now, batch.states[subject].since_s) for subject in what.subjects}
+        for subject in what.subjects:
+            batch.keep(subject, begun(batch.states[subject], now))
+        batch.undecided.update(what.subjects)
+        return tickets
+
+    def _settle(self, end: _End, batch: _Batch, now: float) -> None:
+        batch.undecided.subtract(end.subjects)
+        for subject, ticket in end.tickets.items():
+            if subject in batch.states:  # else the person was deleted meanwhile, and the count with them
+                batch.keep(
+                    subject,
+                    settled(
+                        batch.states[subject],
+                        end.outcome,
+                        ticket,
+                        self._policy(subject),
+                        now=now,
+                        undecided=batch.undecided[subject],
+                    ),
+                )
+
+    def _refuse(self, subject: Subject, batch: _Batch, now: float) -> Exception:
+        error = refusal(
+            batch.states[subject],
+            self._policy(subject),
+            now,
+            whose=f"this {subject.whose}",
+            reset=f"have the operator reset it (DELETE /v1/attempts/{subject.whose}/ID, `uvsdk lockouts reset`)",
+        )
+        until = "later" if isinstance(error, TooManyAttemptsError) else "reset"
+        self._metrics.refused_attempts.labels(subject.whose, until).inc()
+        return error
+
+    def _policy(self, subject: Subject) -> RetryPolicy:
+        return self._policies[subject.whose]

@@ -1,0 +1,84 @@
+"""The table of failed attempts: read and written for many at once, in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from sqlalchemy import and_, delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from uvsdk.attempts import Attempts
+from uvsdk_server.store.schema import attempts, users
+
+Whose: TypeAlias = Literal["person", "caller"]
+WHOSE: tuple[Whose, ...] = get_args(Whose)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Subject:
+    """Whose attempts are counted.
+
+    Args:
+        whose: a person who is claimed, or a caller who claims.
+        name: a person's hashed user id, or the id of a caller's token.
+    """
+
+    whose: Whose
+    name: str
+
+
+async def read(connection: AsyncConnection, subjects: Collection[Subject]) -> dict[Subject, Attempts]:
+    """The counts of ``subjects``; zero where there is no row. Persons who are not known here are left out."""
+    columns = (attempts.c.failures, attempts.c.unusable, attempts.c.since_s)
+    people = [subject.name for subject in subjects if subject.whose == "person"]
+    callers = [subject.name for subject in subjects if subject.whose == "caller"]
+    joined = users.outerjoin(attempts, and_(attempts.c.whose == "person", attempts.c.subject == users.c.user))
+    found = {Subject("caller", name): Attempts() for name in callers}
+    query = select(users.c.user, *columns).select_from(joined).where(users.c.user.in_(people))
+    for row in (await connection.execute(query)).all():
+        known = row.failures is not None
+        found[Subject("person", row.user)] = Attempts(row.failures, row.unusable, row.since_s) if known else Attempts()
+    query = select(attempts.c.subject, *columns).where(attempts.c.whose == "caller", attempts.c.subject.in_(callers))
+    for row in (await connection.execute(query)).all():
+        found[Subject("caller", row.subject)] = Attempts(row.failures, row.unusable, row.since_s)
+    return found
+
+
+async def write(connection: AsyncConnection, changed: Mapping[Subject, Attempts]) -> None:
+    """Keep these counts in place of the former ones; a count of nothing takes no row."""
+    for whose in WHOSE:
+        names = [subject.name for subject in changed if subject.whose == whose]
+        if names:
+            await connection.execute(delete(attempts).where(attempts.c.whose == whose, attempts.c.subject.in_(names)))
+    rows = [
+        {
+            "whose": subject.whose,
+            "subject": subject.name,
+            "failures": state.failures,
+            "unusable": state.unusable,
+            "since_s": state.since_s,
+        }
+        for subject, state in changed.items()
+        if state.failures or state.unusable
+    ]
+    if rows:
+        await connection.execute(insert(attempts), rows)
+
+
+async def reset(connection: AsyncConnection, subject: Subject) -> bool:
+    """Forget a subject's failures; false where there were none."""
+    result = await connection.execute(
+        delete(attempts).where(attempts.c.whose == subject.whose, attempts.c.subject == subject.name)
+    )
+    return result.rowcount > 0
+
+
+async def listed(connection: AsyncConnection, limit: int) -> Sequence[tuple[Subject, Attempts]]:
+    """Those with failures or unusable samples, most failures first."""
+    query = select(attempts).order_by(attempts.c.failures.desc(), attempts.c.whose, attempts.c.subject).limit(limit)
+    return [
+        (Subject(row.whose, row.subject), Attempts(row.failures, row.unusable, row.since_s))
+        for row in (await connection.execute(query)).all()
+    ]

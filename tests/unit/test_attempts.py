@@ -1,0 +1,206 @@
+"""When attempts wait and when they are closed, by hand; laws on random histories; what a killed process cannot undo."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from uvsdk.attempts import (
+    WITH_DETECTION,
+    Attempts,
+    Outcome,
+    RetryPolicy,
+    Ticket,
+    anchored,
+    begun,
+    refusal,
+    settled,
+    wait_s,
+)
+from uvsdk.errors import AttemptsError, DisabledError, SettingsError, TooManyAttemptsError
+
+POLICY = RetryPolicy()
+
+
+def attempt(state: Attempts, outcome: Outcome, now: float, policy: RetryPolicy = POLICY) -> Attempts:
+    """One attempt that is admitted at ``now`` and ends at once."""
+    assert wait_s(state, policy, now) == 0
+    return settled(begun(state, now), outcome, Ticket(now, state.since_s), policy, now=now)
+
+
+def failed(times: int, *, since_s: float = 0.0) -> Attempts:
+    return Attempts(failures=times, since_s=since_s)
+
+
+def test_the_numbers_of_nist() -> None:
+    # 30 s after 5, doubled each time: 30, 60, 120, 240, 480, 960, 1920; the next would be 3840, which is over an hour.
+    delays = [POLICY.delay_s(failures) for failures in range(5, 14)]
+    assert delays == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
+    assert all(POLICY.delay_s(failures) == 0 for failures in range(5))
+    assert POLICY.delay_s(49) == 3600
+    assert POLICY.delay_s(50) == math.inf
+    assert (WITH_DETECTION.free_failures, WITH_DETECTION.disabled_at) == (10, 100)
+    assert WITH_DETECTION.delay_s(9) == 0
+    assert WITH_DETECTION.delay_s(10) == 30
+
+
+def test_fifty_failures_take_a_day_and_a_half_and_then_it_is_closed() -> None:
+    state, now = Attempts(), 0.0
+    for _ in range(50):
+        now += wait_s(state, POLICY, now)
+        state = attempt(state, "rejected", now)
+    # Waits after failures 5 to 11 are 30 + ... + 1920 = 30 (2^7 - 1) = 3810 s, then 38 waits of an hour (12 to 49).
+    assert now == 30 * (2**7 - 1) + 38 * 3600
+    assert wait_s(state, POLICY, now + 1e9) == math.inf
+    assert wait_s(attempt(Attempts(failures=49), "accepted", 1e9), POLICY, 1e9) == 0
+
+
+def test_an_acceptance_starts_anew() -> None:
+    state = failed(4)
+    state = attempt(state, "accepted", 10.0)
+    assert state == Attempts(since_s=10.0)
+    for second in range(4):
+        state = attempt(state, "rejected", 11.0 + second)
+    assert wait_s(state, POLICY, 14.0) == 0
+
+
+def test_an_attempt_counts_before_its_outcome_is_known() -> None:
+    state = begun(failed(4), now=100.0)
+    assert state.failures == 5
+    assert wait_s(state, POLICY, 100.0) == 30
+
+
+def test_the_delay_runs_from_the_answer() -> None:
+    state = begun(failed(4), now=100.0)
+    state = settled(state, "rejected", Ticket(100.0, 0.0), POLICY, now=103.0)
+    assert wait_s(state, POLICY, 103.0) == 30
+
+
+def test_every_tenth_unusable_sample_is_a_failure() -> None:
+    state = Attempts()
+    for number in range(1, 50):
+        state = attempt(state, "unusable", float(number))
+        assert state.failures == number // 10
+        assert state.unusable == number
+    # 49 unusable samples are 4 failures; the 50th makes it 5, which waits.
+    state = attempt(state, "unusable", 50.0)
+    assert wait_s(state, POLICY, 50.0) == 30
+    assert attempt(state, "accepted", 80.0).unusable == 0
+
+
+def test_an_unusable_sample_costs_no_new_wait() -> None:
+    state = failed(6, since_s=0.0)  # waits until 60
+    state = attempt(state, "unusable", 60.0)
+    assert state == Attempts(6, 1, 0.0)
+    assert wait_s(state, POLICY, 60.0) == 0
+
+
+def test_another_error_counts_as_nothing() -> None:
+    state = failed(6)
+    for _ in range(100):
+        state = attempt(state, "void", 60.0)
+    assert state == failed(6)
+
+
+def test_what_ends_beside_an_acceptance_stays_counted() -> None:
+    # Three side by side: the first is accepted, the other two are still undecided and turn out to be rejected.
+    state = begun(begun(begun(Attempts(), 1.0), 2.0), 3.0)
+    state = settled(state, "accepted", Ticket(1.0, 0.0), POLICY, now=4.0, undecided=2)
+    assert state.failures == 2
+    state = settled(state, "rejected", Ticket(2.0, 1.0), POLICY, now=5.0, undecided=1)
+    state = settled(state, "rejected", Ticket(3.0, 2.0), POLICY, now=6.0, undecided=0)
+    assert state.failures == 2
+
+
+def test_a_reset_while_an_attempt_runs_keeps_that_attempt() -> None:
+    assert settled(Attempts(), "rejected", Ticket(1.0, 0.0), POLICY, now=2.0).failures == 1
+    assert settled(Attempts(), "unusable", Ticket(1.0, 0.0), POLICY, now=2.0).failures == 0
+
+
+@pytest.mark.parametrize("jump_s", [1.0, 29.0, 3600.0, 1e9])
+def test_a_clock_that_goes_back_waits_one_whole_delay_and_no_longer(jump_s: float) -> None:
+    state = failed(5, since_s=1e9)
+    now = 1e9 + 29.0 - jump_s - 29.0
+    assert wait_s(anchored(state, now), POLICY, now) == 30
+    moved = anchored(state, now)
+    assert wait_s(moved, POLICY, now + 29.9) == pytest.approx(0.1)
+    assert wait_s(moved, POLICY, now + 30.0) == 0
+    assert anchored(moved, now + 30.0) == moved
+
+
+def test_a_clock_that_goes_back_never_opens_what_is_disabled() -> None:
+    state = failed(50, since_s=1e9)
+    for now in (0.0, 1e9, 2e9):
+        assert wait_s(anchored(state, now), POLICY, now) == math.inf
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["rejected", "unusable", "void"]), st.floats(0, 5000)), max_size=120),
+    st.integers(1, 6),
+    st.integers(6, 20),
+)
+def test_no_history_compares_more_than_is_allowed(
+    history: list[tuple[Outcome, float]], free: int, disabled_at: int
+) -> None:
+    """However attempts come, at most ``disabled_at`` are rejected, and those after ``free`` lie a delay apart."""
+    policy = RetryPolicy(free_failures=free, disabled_at=disabled_at)
+    state, now, rejections = Attempts(), 0.0, list[float]()
+    for outcome, pause_s in history:
+        now += pause_s
+        state = anchored(state, now)
+        if wait_s(state, policy, now) > 0:
+            continue
+        state = attempt(state, outcome, now, policy)
+        if outcome == "rejected":
+            rejections.append(now)
+    assert len(rejections) <= disabled_at
+    for earlier, later in zip(rejections[free - 1 :], rejections[free:], strict=False):
+        assert later - earlier >= policy.first_delay_s
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=60))
+def test_whatever_the_clock_does_nobody_waits_for_ever_and_failures_never_vanish(clock: list[float]) -> None:
+    state = failed(7, since_s=clock[0])
+    for now in clock:
+        state = anchored(state, now)
+        assert state.failures == 7
+        assert 0 <= wait_s(state, POLICY, now) <= POLICY.delay_s(7)
+
+
+def test_refusals_say_how_many_how_long_and_what_to_do() -> None:
+    waiting = refusal(failed(6, since_s=100.0), POLICY, 100.5, whose="this person", reset="enrol again")
+    assert isinstance(waiting, TooManyAttemptsError)
+    assert waiting.retry_after_s == 59.5
+    assert str(waiting) == "6 failed attempts in a row for this person; the next one is looked at in 60 s"
+    closed = refusal(failed(50), POLICY, 1e9, whose="this device", reset="run `uvsdk attempts reset --device`")
+    assert isinstance(closed, DisabledError)
+    assert isinstance(closed, AttemptsError)
+    assert "50 failed attempts in a row for this device" in str(closed)
+    assert str(closed).endswith("then run `uvsdk attempts reset --device`")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"free_failures": 0},
+        {"free_failures": 51},
+        {"first_delay_s": -1.0},
+        {"first_delay_s": 7200.0},
+        {"longest_delay_s": math.inf},
+        {"longest_delay_s": math.nan},
+        {"unusable_per_failure": 0},
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(change: dict[str, float]) -> None:
+    with pytest.raises(SettingsError):
+        replace(POLICY, **change)
+
+
+@pytest.mark.parametrize("values", [(-1, 0, 0.0), (0, -1, 0.0), (0, 0, math.nan)])
+def test_a_count_that_makes_no_sense_is_refused(values: tuple[int, int, float]) -> None:
+    with pytest.raises(ValueError, match="count"):
+        Attempts(*values)

@@ -1,0 +1,201 @@
+"""Identification with a reject option, on three-dimensional embeddings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from uvsdk.arrays import Float32
+from uvsdk.bundle import Bundle
+from uvsdk.enroll import enroll
+from uvsdk.errors import ModelMismatchError, SampleError, SettingsError, ThresholdError, UndecodableSampleError
+from uvsdk.gallery import Gallery
+from uvsdk.identify import SearchThreshold, cohort_threshold, identify, search_threshold
+from uvsdk.scoring import Calibration
+from uvsdk.storage import MemoryStore
+from uvsdk.template import Template
+
+MakeBundle = Callable[..., Bundle]
+# 30,000 impostors, evenly spaced from -0.5 up to 0.5.
+IMPOSTORS = np.linspace(-0.5, 0.5, 30_000).astype(np.float32)
+
+
+@pytest.fixture
+def bundle(identity_bundle: MakeBundle) -> Bundle:
+    return identity_bundle(IMPOSTORS)
+
+
+def people(bundle: Bundle) -> Gallery:
+    store = MemoryStore()
+    enroll("ana", [b"1 0 0", b"1 0.1 0", b"1 -0.1 0"], model=bundle, store=store)
+    enroll("ben", [b"0 1 0", b"0 1 0.1", b"0 1 -0.1"], model=bundle, store=store)
+    return Gallery.from_store(store)
+
+
+def test_somebody_in_the_gallery_is_named(bundle: Bundle) -> None:
+    found = identify(b"0 5 0", people(bundle), model=bundle)
+    assert found.user_id == "ben"
+    assert found.outcome == "identified"
+    assert [candidate.user_id for candidate in found.candidates] == ["ben", "ana"]
+    assert [candidate.score for candidate in found.candidates] == pytest.approx([1.0, 0.0])
+    assert (found.people, found.tied, found.model_version) == (2, 1, bundle.version)
+    assert found.quality.measured == {"length": 5.0}
+    assert set(found.timings_s) == {"decode", "detect", "features", "model", "search"}
+
+
+def test_a_stranger_is_rejected_and_never_named(bundle: Bundle) -> None:
+    # wespeaker: "unknown always named". The nearest of two people is always somebody; a stranger is still nobody.
+    found = identify(b"0 0 1", people(bundle), model=bundle)
+    assert found.user_id is None
+    assert found.outcome == "rejected"
+    assert len(found.candidates) == 2  # the evidence stays
+
+
+def test_the_threshold_grows_with_the_gallery(bundle: Bundle) -> None:
+    # At FPIR 3 % among N people the false match rate is 0.03 / N: of 30,000 impostors 900 / N may reach the score, so
+    # it lies just above 0.5 - (900 / N) / 29,999.
+    assert bundle.calibration is not None
+    for count, allowed in ((1, 900), (2, 450), (10, 90), (300, 3)):
+        limit = search_threshold(bundle.calibration, count, 0.03)
+        assert limit.score == pytest.approx(0.5 - allowed / 29_999, abs=1e-6)
+        assert (limit.fpir, limit.people, limit.trials, limit.measured_on) == (0.03, count, 30_000, "comparisons")
+        assert limit.interval[0] <= 0.03 <= limit.interval[1]
+        assert limit.model_version == bundle.version
+    # Nobody needs no fewer trials than one.
+    assert search_threshold(bundle.calibration, 0, 0.03).score == search_threshold(bundle.calibration, 1, 0.03).score
+
+
+def test_the_bound_of_boole_and_independence_agree() -> None:
+    # 1 - (1 - p / N)^N lies in [p - p^2 / 2, p].
+    for rate in (0.001, 0.01, 0.1):
+        for count in (1, 10, 10_000):
+            independent = 1 - (1 - rate / count) ** count
+            assert rate - rate**2 / 2 - 1e-12 <= independent <= rate + 1e-12
+
+
+def test_too_few_trials_are_refused_with_the_number_needed(bundle: Bundle) -> None:
+    assert bundle.calibration is not None
+    with pytest.raises(ThresholdError) as caught:
+        search_threshold(bundle.calibration, 1000, 0.01)
+    assert str(caught.value) == (
+        "a false positive identification rate of 0.01 among 1000 people needs a false match rate of 1e-05, so at least "
+        "300000 impostor trials; there are 30000: search at most 100 people, or calibrate with more people"
+    )
+    with pytest.raises(ThresholdError, match="ask for a higher rate"):
+        search_threshold(bundle.calibration, 1, 1e-5)
+    assert search_threshold(bundle.calibration, 100, 0.01).people == 100
+    for rate in (0.0, 1.0, math.nan, -0.1):
+        with pytest.raises(ThresholdError):
+            search_threshold(bundle.calibration, 1, rate)
+    with pytest.raises(ThresholdError):
+        search_threshold(bundle.calibration, -1, 0.1)
+
+
+def test_everything_that_needs_no_decoding_is_checked_first(bundle: Bundle, identity_bundle: MakeBundle) -> None:
+    gallery = people(bundle)
+    with pytest.raises(ThresholdError, match="at least 600000 impostor trials"):
+        identify(b"no numbers", gallery, model=bundle, fpir=1e-5)
+    with pytest.raises(ThresholdError, match="no calibration"):
+        identify(b"no numbers", gallery, model=identity_bundle())
+    other = identity_bundle(IMPOSTORS, name="other")
+    with pytest.raises(ModelMismatchError, match="the gallery was made with model"):
+        identify(b"no numbers", gallery, model=other)
+    by_other = SearchThreshold(0.5, 0.01, 2, 100, model_version=other.version)
+    with pytest.raises(ThresholdError, match="measured with model"):
+        identify(b"no numbers", gallery, model=bundle, threshold=by_other)
+    smaller = SearchThreshold(0.5, 0.01, 1, 100, measured_on="comparisons", model_version=bundle.version)
+    with pytest.raises(ThresholdError, match="holds for 1 people, the gallery has 2"):
+        identify(b"no numbers", gallery, model=bundle, threshold=smaller)
+    with pytest.raises(UndecodableSampleError):
+        identify(b"no numbers", gallery, model=bundle)
+    with pytest.raises(SettingsError):
+        identify(b"1 0 0", gallery, model=bundle, top=0)
+
+
+def test_a_probe_that_cannot_be_used_is_an_error_and_not_a_rejection(bundle: Bundle) -> None:
+    with pytest.raises(SampleError):
+        identify(b"", people(bundle), model=bundle)
+
+
+def test_a_threshold_set_by_hand_and_an_uncalibrated_model(identity_bundle: MakeBundle) -> None:
+    bundle = identity_bundle()
+    by_hand = SearchThreshold(score=0.9, fpir=0.01, people=0, trials=0)
+    gallery = people(bundle)
+    assert identify(b"1 0 0", gallery, model=bundle, threshold=by_hand).user_id == "ana"
+    # (1, 0.5, 0) / sqrt 1.25 scores 0.894 with ana.
+    assert identify(b"1 0.5 0", gallery, model=bundle, threshold=by_hand).user_id is None
+    for score in (1.1, -1.1, math.nan):
+        with pytest.raises(ThresholdError):
+            SearchThreshold(score=score, fpir=0.01, people=0, trials=0)
+    with pytest.raises(ThresholdError):
+        SearchThreshold(score=0.5, fpir=0.01, people=-1, trials=0)
+
+
+def test_one_person_under_two_names_is_nobody_by_name(bundle: Bundle) -> None:
+    gallery = people(bundle)
+    ana = Template(np.array([1, 0, 0], np.float32), bundle.version, "numbers", 3)
+    gallery.add("ana", ana)
+    gallery.add("anna", ana)
+    for top in (1, 5):
+        found = identify(b"1 0.2 0", gallery, model=bundle, top=top)
+        assert found.outcome == "ambiguous"
+        assert found.user_id is None
+        assert found.tied == 2
+    # The tie is of no interest below the threshold.
+    assert identify(b"0 0 1", gallery, model=bundle).outcome == "rejected"
+
+
+def test_an_empty_gallery_rejects(bundle: Bundle) -> None:
+    found = identify(b"1 0 0", Gallery(), model=bundle)
+    assert (found.outcome, found.candidates, found.user_id, found.people) == ("rejected", (), None, 0)
+
+
+def test_there_is_no_truth_value_and_no_id_in_repr(bundle: Bundle) -> None:
+    found = identify(b"1 0 0", people(bundle), model=bundle)
+    with pytest.raises(TypeError, match="no truth value"):
+        bool(found)
+    assert "ana" not in repr(found)
+
+
+def fan(count: int, first: float, last: float) -> Float32:
+    """Unit vectors in the plane of ana and the z axis, whose cosines with ana run evenly from first to last."""
+    cosines = np.linspace(first, last, count)
+    return np.stack([cosines, np.zeros(count), np.sqrt(1 - cosines**2)], axis=1).astype(np.float32)
+
+
+def test_a_threshold_measured_on_this_very_gallery() -> None:
+    gallery = Gallery({"ana": Template(np.array([1, 0, 0], np.float32), "m", "numbers", 1)})
+    # 100 strangers score 0, 1/99, ..., 1: at 5 %, five may be named, so the score is just above the sixth highest.
+    limit = cohort_threshold(gallery, fan(100, 0.0, 1.0), 0.05)
+    assert limit.score == pytest.approx(94 / 99, abs=1e-6)
+    assert (limit.people, limit.trials, limit.measured_on, limit.model_version) == (1, 100, "cohort", "m")
+    assert limit.interval == pytest.approx((0.0164, 0.1128), abs=1e-4)  # Clopper-Pearson of 5 in 100
+    with pytest.raises(ThresholdError, match="at least 300 people in the cohort, there are 100"):
+        cohort_threshold(gallery, fan(100, 0.0, 1.0), 0.01)
+    with pytest.raises(ThresholdError, match="nobody"):
+        cohort_threshold(Gallery(), fan(100, 0.0, 1.0), 0.05)
+
+
+def test_comparisons_bound_what_a_cohort_measures() -> None:
+    # Random strangers and templates: Boole's bound over N people holds whatever the gallery.
+    rng = np.random.default_rng(0)
+
+    def unit(count: int) -> Float32:
+        rows = rng.standard_normal((count, 8))
+        return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
+
+    cohort, pairs = unit(2000), (unit(200) @ unit(200).T).ravel()
+    gallery = Gallery({str(place): Template(row, "m", "numbers", 1) for place, row in enumerate(unit(20))})
+    bound = search_threshold(Calibration.from_scores(pairs, model_version="m", source="random"), 20, 0.05)
+    assert (gallery.highest(cohort) >= bound.score).mean() == pytest.approx(0.05, abs=0.02)
+    assert cohort_threshold(gallery, cohort, 0.05).score == pytest.approx(bound.score, abs=0.02)
+
+
+def test_the_template_of_somebody_else_in_the_calibration_is_refused(bundle: Bundle) -> None:
+    calibration = Calibration.from_scores(IMPOSTORS, model_version="other", source="elsewhere")
+    limit = search_threshold(calibration, 2, 0.01)
+    with pytest.raises(ThresholdError):
+        identify(b"1 0 0", people(bundle), model=bundle, threshold=limit)

@@ -1,0 +1,257 @@
+"""Identification: one probe against everybody, with the right to say "nobody"."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from uvsdk.arrays import Float32
+from uvsdk.errors import ModelMismatchError, ThresholdError
+from uvsdk.gallery import Candidate, Gallery
+from uvsdk.inference import embed, open_bundle
+from uvsdk.scoring import Calibration, Quality, clopper_pearson
+
+if TYPE_CHECKING:
+    from uvsdk.bundle import Bundle
+    from uvsdk.modality import Capture, Sample
+
+Outcome = Literal["identified", "rejected", "ambiguous"]
+"""``ambiguous``: the best score is high enough and several people share it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchThreshold:
+    """The score from which the best candidate of a search is named, and the measurement it comes from.
+
+    Args:
+        score: cosine similarity at or above which the best candidate is named.
+        fpir: false positive identification rate aimed for: how often somebody who is not in the gallery is named.
+        people: size of the gallery it holds for.
+        trials: what it was measured on: impostor comparisons, or searches by people of the cohort.
+        interval: 95 % interval (Clopper-Pearson) of the rate at ``score``; from comparisons, of the bound ``people``
+            times the false match rate.
+        measured_on: ``comparisons`` of two people, ``cohort`` where strangers were searched in this very gallery, or
+            ``hand`` where an application sets it.
+        model_version: the model it was measured with; empty only for one set by hand.
+    """
+
+    score: float
+    fpir: float
+    people: int
+    trials: int
+    interval: tuple[float, float] = (0.0, 1.0)
+    measured_on: Literal["comparisons", "cohort", "hand"] = "hand"
+    model_version: str = ""
+
+    def __post_init__(self) -> None:
+        if not -1.0 <= self.score <= 1.0 + 1e-6:
+            raise ThresholdError(f"a cosine threshold lies in [-1, 1], got {self.score}")
+        _check_rate(self.fpir)
+        if self.people < 0 or self.trials < 0:
+            raise ThresholdError(f"people and trials cannot be negative, got {self.people} and {self.trials}")
+
+
+@dataclass(frozen=True, slots=True)
+class Identification:
+    """The outcome of one search, with its evidence. It has no truth value: write ``.user_id`` or ``.outcome``.
+
+    Args:
+        candidates: the best first, whether or not they reach the threshold; ids are left out of ``repr``.
+        threshold: what the best score was held against.
+        people: how many were searched.
+        tied: how many of them share the best score.
+        model_version: the model that gave the scores.
+        quality: what was measured in the probe.
+        timings_s: stage -> seconds.
+
+    >>> threshold = SearchThreshold(score=0.5, fpir=0.01, people=2, trials=0)
+    >>> found = Identification((Candidate("ana", 0.8), Candidate("ben", 0.1)), threshold, 2, 1, "m")
+    >>> found.outcome, found.user_id
+    ('identified', 'ana')
+    >>> found.candidates
+    (Candidate(score=0.8), Candidate(score=0.1))
+    >>> bool(found)
+    Traceback (most recent call last):
+      ...
+    TypeError: an Identification has no truth value, so that `if identify(...)` cannot name a stranger; use .user_id
+    """
+
+    candidates: tuple[Candidate, ...]
+    threshold: SearchThreshold
+    people: int
+    tied: int
+    model_version: str
+    quality: Quality = field(default_factory=Quality)
+    timings_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> Outcome:
+        """``identified``, ``rejected``, or ``ambiguous`` where several people share a score that is high enough."""
+        if not self.candidates or not self.candidates[0].score >= self.threshold.score:
+            return "rejected"
+        return "identified" if self.tied == 1 else "ambiguous"
+
+    @property
+    def user_id(self) -> str | None:
+        """Who it is; ``None`` where nobody reaches the threshold, or several people equally."""
+        return self.candidates[0].user_id if self.outcome == "identified" else None
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "an Identification has no truth value, so that `if identify(...)` cannot name a stranger; use .user_id"
+        )
+
+
+def identify(
+    probe: Sample,
+    gallery: Gallery,
+    *,
+    model: Bundle | str | os.PathLike[str],
+    fpir: float = 0.01,
+    top: int = 5,
+    threshold: SearchThreshold | None = None,
+    capture: Capture | None = None,
+) -> Identification:
+    """Who in ``gallery`` gave ``probe``, or nobody.
+
+    The search is exact whatever the gallery's size. The best candidate is named where the score reaches a threshold
+    for this many people (:func:`search_threshold`); personal thresholds, which are for one claimed identity, play no
+    part. Equal templates, as of one person enrolled under two names, tie: then nobody is named and ``outcome`` says
+    so. An empty gallery rejects everybody.
+
+    Args:
+        probe: one sample, in any form the modality reads.
+        gallery: who can be named.
+        model: the bundle the templates were made with, or its path.
+        fpir: false positive identification rate to aim for: of a hundred strangers, how many may be named.
+        top: how many candidates to report.
+        threshold: in place of the one read from the bundle's calibration.
+        capture: how the probe is taken: quality policy, rule for several faces, limits.
+
+    Raises:
+        SampleError: the probe cannot be used; the subclass and the message say why.
+        ModelMismatchError: the templates are of another model version.
+        ThresholdError: no calibration, too few impostor trials for ``fpir`` in a gallery of this size, or a threshold
+            of another model or a smaller gallery.
+        SettingsError: ``top`` below 1.
+        BundleError: the model cannot be read.
+    """
+    bundle = open_bundle(model)
+    if gallery.model_version not in ("", bundle.version):
+        raise ModelMismatchError(
+            f"the gallery was made with model {gallery.model_version[:12]}, this is {bundle.version[:12]}: use the "
+            "bundle it was made with, or make the templates again from the stored features"
+        )
+    limit = _applicable(threshold, bundle, len(gallery), fpir)
+    embedded = embed(probe, bundle, capture=capture)
+    start = time.perf_counter()
+    found = gallery.search(embedded.embedding, top)
+    timings_s = {**embedded.timings_s, "search": time.perf_counter() - start}
+    return Identification(
+        found.candidates, limit, found.people, found.tied, bundle.version, embedded.quality, timings_s
+    )
+
+
+def search_threshold(calibration: Calibration, people: int, fpir: float) -> SearchThreshold:
+    """The score at which strangers are named at ``fpir`` at most, from comparisons of two people.
+
+    A stranger is named where any of N comparisons is a false match, so FPIR <= N FMR however they depend on each
+    other (Boole; with independence it is 1 - (1 - FMR)^N, which is the same to within FPIR / 2), and the score is that
+    of FMR = ``fpir`` / N. Templates of several samples score a little higher with strangers than the single samples
+    that the comparisons are made of, so check the rate on people of your own (:mod:`uvsdk.evaluation.identification`).
+
+    Raises:
+        ThresholdError: fewer than ``3 N / fpir`` comparisons; the message says how large a gallery they support.
+
+    >>> import numpy as np
+    >>> comparisons = Calibration.from_scores(np.arange(3000) / 3000, model_version="m", source="by hand")
+    >>> round(search_threshold(comparisons, people=10, fpir=0.01).score, 3)  # three of 3,000 may reach it
+    0.999
+    """
+    _check_rate(fpir)
+    if people < 0:
+        raise ThresholdError(f"a gallery has at least 0 people, got {people}")
+    size, trials = max(people, 1), len(calibration.impostor)
+    if trials * fpir < 3 * size * (1 - 1e-12):
+        supported = math.floor(trials * fpir / 3)
+        advice = f"search at most {supported} people" if supported else "ask for a higher rate"
+        raise ThresholdError(
+            f"a false positive identification rate of {fpir:g} among {size} people needs a false match rate of "
+            f"{fpir / size:g}, so at least {math.ceil(3 * size / fpir)} impostor trials; there are {trials}: {advice}, "
+            "or calibrate with more people"
+        )
+    # Rounding must not refuse a rate that the trials support exactly.
+    pair = calibration.threshold(max(fpir / size, math.nextafter(3 / trials, 1.0)))
+    bound = (min(size * pair.interval[0], 1.0), min(size * pair.interval[1], 1.0))
+    return SearchThreshold(pair.score, fpir, people, trials, bound, "comparisons", calibration.model_version)
+
+
+def cohort_threshold(gallery: Gallery, cohort: Float32, fpir: float) -> SearchThreshold:
+    """The score at which strangers are named at ``fpir``, measured by searching each of a cohort in this gallery.
+
+    It needs no assumption on how comparisons depend on each other or on how templates differ from single samples, and
+    it holds for these templates only.
+
+    Args:
+        gallery: not empty.
+        cohort: float32 (M, d), unit rows, one for each of M people none of whom is in the gallery, made with the
+            gallery's model.
+        fpir: false positive identification rate to aim for.
+
+    Raises:
+        ThresholdError: fewer than ``3 / fpir`` people in the cohort, or an empty gallery.
+    """
+    _check_rate(fpir)
+    if not len(gallery):
+        raise ThresholdError("nobody is in the gallery, so nothing can be measured on it; add people first")
+    if len(cohort) * fpir < 3 * (1 - 1e-12):
+        raise ThresholdError(
+            f"a false positive identification rate of {fpir:g} needs at least {math.ceil(3 / fpir)} people in the "
+            f"cohort, there are {len(cohort)}; ask for a higher rate"
+        )
+    people = len(gallery)
+    searches = Calibration.from_scores(
+        gallery.highest(cohort), model_version=gallery.model_version, source="searches in the gallery"
+    )
+    limit = searches.threshold(fpir)
+    accepted = int((searches.impostor >= limit.score).sum())
+    interval = clopper_pearson(accepted, len(cohort))
+    return SearchThreshold(limit.score, fpir, people, len(cohort), interval, "cohort", gallery.model_version)
+
+
+def _applicable(threshold: SearchThreshold | None, bundle: Bundle, people: int, fpir: float) -> SearchThreshold:
+    if threshold is None:
+        if bundle.calibration is None:
+            raise ThresholdError(
+                "this model has no calibration to read a threshold from; calibrate it, or pass threshold=..."
+            )
+        return search_threshold(bundle.calibration, people, fpir)
+    if threshold.model_version not in ("", bundle.version):
+        raise ThresholdError(
+            f"the threshold was measured with model {threshold.model_version[:12]}, this is {bundle.version[:12]}; "
+            "measure it with this model"
+        )
+    if threshold.measured_on != "hand" and threshold.people < people:
+        raise ThresholdError(
+            f"the threshold holds for {threshold.people} people, the gallery has {people}: more people make more false "
+            "matches; measure it again"
+        )
+    return threshold
+
+
+def _check_rate(fpir: float) -> None:
+    if not 0.0 < fpir < 1.0:
+        raise ThresholdError(f"a false positive identification rate lies between 0 and 1, got {fpir}")
+
+
+__all__ = [
+    "Identification",
+    "Outcome",
+    "SearchThreshold",
+    "cohort_threshold",
+    "identify",
+    "search_threshold",
+]
