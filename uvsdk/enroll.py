@@ -1,4 +1,8 @@
-"""Enrolment: a few samples of one person become a template that works at once, server or no server."""
+"""Enrolment: a few samples of one person become a template that works at once, server or no server.
+
+What happens to a person who is enrolled already is the caller's to say (``existing``), and the result says what
+happened: nothing that was handed in is ignored without a word.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,35 @@ import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 
-from uvsdk.arrays import Array, Float32
-from uvsdk.errors import EnrolmentError, SampleError, SettingsError, ThresholdError, UvsdkError
+from uvsdk import consistency
+from uvsdk.arrays import Array, Bool, Float32
+from uvsdk.completeness import Completeness, ExpectedFnmr, completeness, expected_fnmr
+from uvsdk.errors import (
+    EnrolmentError,
+    ModelMismatchError,
+    SampleError,
+    SettingsError,
+    ThresholdError,
+    UnknownUserError,
+    UvsdkError,
+)
 from uvsdk.inference import Embedded, embed, open_bundle
 from uvsdk.scoring import Quality
-from uvsdk.scoring.personal import personal_threshold
+from uvsdk.scoring.personal import leave_one_out, personal_threshold
 from uvsdk.storage import Store
 from uvsdk.template import Template
 
 if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
     from uvsdk.modality import Capture, Sample
+
+Existing: TypeAlias = Literal["replace", "extend", "refuse"]
+"""What happens to somebody who is enrolled already: the new samples replace the old enrolment, are added to it, or are
+an :class:`EnrolmentError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +50,14 @@ class SampleReport:
         accepted: whether it is part of the template.
         reason: why not, for the person who made it; empty where accepted.
         quality: what was measured; ``None`` where it could not be read.
+        similarity: cosine with the template of the other samples; ``None`` where there was nothing to compare.
     """
 
     index: int
     accepted: bool
     reason: str = ""
     quality: Quality | None = None
+    similarity: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +89,17 @@ class Enrollment:
     Args:
         template: already in the store.
         samples: one report per sample handed in, in order.
+        completeness: how much of a good enrolment is there, and what is missing.
+        expected_fnmr: how often the person will be rejected; ``None`` without a threshold or with a single sample.
+        outcome: ``new``, or what happened to the earlier enrolment.
         participation: ``None`` where no federation was given.
     """
 
     template: Template
     samples: tuple[SampleReport, ...]
+    completeness: Completeness
+    expected_fnmr: ExpectedFnmr | None = None
+    outcome: Literal["new", "replaced", "extended"] = "new"
     participation: Participation | None = None
 
 
@@ -86,6 +112,7 @@ def enroll(
     federation: Federation | None = None,
     fmr: float = 0.01,
     minimum_samples: int = 3,
+    existing: Existing = "replace",
     capture: Capture | None = None,
 ) -> Enrollment:
     """Make a template of ``samples`` and keep it, with their features, in ``store``.
@@ -93,8 +120,8 @@ def enroll(
     The template is the normalised mean of the samples' embeddings (SPEC 1.6). Its threshold is the higher of two: the
     one at which impostors of the bundle's calibration are accepted at ``fmr``, and, from 20 samples on, the one that 19
     in 20 of the person's own samples reach, each against the template of the others (SPEC 6.4); it is ``None`` where
-    the bundle has no calibration. Samples that cannot be used are reported and left out. The store is written once, at
-    the end; enrolling somebody again replaces what was there.
+    the bundle has no calibration. Samples that cannot be used, and those of somebody else among the person's own
+    (:mod:`uvsdk.consistency`), are reported and left out. The store is written once, at the end.
 
     Args:
         user_id: as the application knows the person.
@@ -104,37 +131,107 @@ def enroll(
         federation: takes part in training; its failure is reported in the result and never undoes the enrolment.
         fmr: false match rate to aim for.
         minimum_samples: fewest usable samples that make a template.
-        capture: how the samples are taken: quality policy, rule for several faces, limits.
+        existing: what happens to an earlier enrolment of the same person. ``replace``: it is gone once the new one is
+            stored, so make sure that the person is who they say. ``extend``: the new samples are added to its own,
+            which are embedded again from the stored features; those that are not of the same person are left out.
+            ``refuse``: it stays, and this is an error.
+        capture: how the samples are taken: quality policy (``Capture(quality="strict")`` for an enrolment that only
+            good samples make), rule for several faces, limits.
 
     Raises:
-        EnrolmentError: fewer than ``minimum_samples`` can be used; the message gives every reason.
+        EnrolmentError: fewer than ``minimum_samples`` can be used; the message gives every reason. Or the samples
+            contradict each other: nobody made more than half of them. Or nothing new can be used in extending, or
+            somebody is enrolled already under ``refuse``. Nothing was stored.
+        UnknownUserError: nobody of that name is enrolled, under ``extend``.
+        ModelMismatchError: the enrolment to extend is of another modality.
         ThresholdError: the calibration cannot support ``fmr``.
         BundleError: the model cannot be read.
         StoreError: the store cannot be written.
-        SettingsError: an empty user id, or ``minimum_samples`` below 1.
+        SettingsError: an empty user id, ``minimum_samples`` below 1, or another word for ``existing``.
         TypeError: one sample instead of several.
     """
     listed = _several(samples)
+    _check_settings(user_id, fmr, minimum_samples, existing)
+    bundle = open_bundle(model)
+    # Read first, because a rate that the trials cannot support is known before a single sample is decoded.
+    impostor_threshold = None if bundle.calibration is None else bundle.calibration.threshold(fmr)
+    earlier = _earlier(user_id, store, existing, bundle)
+    kept = _kept(user_id, store, bundle) if existing == "extend" else _Kept((), _no_rows(bundle))
+    usable, reports = _read(listed, bundle, capture, kept.features)
+    usable, reports = _consistent(usable, reports, kept.embeddings, consistency.limit(bundle.calibration, fmr))
+    if len(usable) + len(kept.features) < minimum_samples or (listed and not usable):
+        raise EnrolmentError(_too_few(len(usable), max(minimum_samples - len(kept.features), 1), reports))
+    embeddings = np.concatenate([kept.embeddings, *(item.embedding[None] for item in usable)])
+    threshold = None
+    if bundle.calibration is not None and impostor_threshold is not None:
+        threshold = personal_threshold(impostor_threshold, bundle.calibration, embeddings)
+    template = Template(_mean(embeddings), bundle.version, bundle.manifest.modality, len(embeddings), threshold)
+    if existing == "extend" and store.template(user_id) != earlier:
+        raise EnrolmentError("the person was enrolled anew while this enrolment was extended; extend it again")
+    store.save_enrolment(user_id, template, [*kept.features, *(item.features for item in usable)])
+    participation = None if federation is None else _take_part(federation, user_id, bundle, store)
+    return Enrollment(
+        template,
+        reports,
+        completeness(bundle.manifest.modality, embeddings, speech_s=_speech_s(usable), calibration=bundle.calibration),
+        None if threshold is None else expected_fnmr(leave_one_out(embeddings), threshold.score),
+        "new" if earlier is None else "extended" if existing == "extend" else "replaced",
+        participation,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The samples of an enrolment that is extended: their features and float32 (m, d) embeddings."""
+
+    features: tuple[Array, ...]
+    embeddings: Float32
+
+
+def _check_settings(user_id: str, fmr: float, minimum_samples: int, existing: str) -> None:
     if not user_id:
         raise SettingsError("a user id cannot be empty")
     if minimum_samples < 1:
         raise SettingsError(f"minimum_samples is {minimum_samples}; it must be at least 1")
     if not 0.0 < fmr < 1.0:
         raise ThresholdError(f"a false match rate lies between 0 and 1, got {fmr}")
-    bundle = open_bundle(model)
-    # Read first, because a rate that the trials cannot support is known before a single sample is decoded.
-    impostor_threshold = None if bundle.calibration is None else bundle.calibration.threshold(fmr)
-    usable, reports = _read(listed, bundle, capture)
-    if len(usable) < minimum_samples:
-        raise EnrolmentError(_too_few(len(usable), minimum_samples, reports))
-    embeddings = np.stack([item.embedding for item in usable])
-    threshold = None
-    if bundle.calibration is not None and impostor_threshold is not None:
-        threshold = personal_threshold(impostor_threshold, bundle.calibration, embeddings)
-    template = Template(_mean(embeddings), bundle.version, bundle.manifest.modality, len(usable), threshold)
-    store.save_enrolment(user_id, template, [item.features for item in usable])
-    participation = None if federation is None else _take_part(federation, user_id, bundle, store)
-    return Enrollment(template, reports, participation)
+    if existing not in get_args(Existing):
+        raise SettingsError(f"existing is {', '.join(get_args(Existing))}, got {existing!r}")
+
+
+def _earlier(user_id: str, store: Store, existing: Existing, bundle: Bundle) -> Template | None:
+    """The template of an earlier enrolment, ``None`` where there is none and that is as it should be."""
+    try:
+        earlier = store.template(user_id)
+    except UnknownUserError:
+        if existing == "extend":
+            raise
+        return None
+    if existing == "refuse":
+        raise EnrolmentError(
+            "somebody of that name is enrolled already; delete that enrolment, or pass existing='replace' or 'extend'"
+        )
+    if existing == "extend" and earlier.modality != bundle.manifest.modality:
+        raise ModelMismatchError(
+            f"the enrolment is by {earlier.modality}, the model is for {bundle.manifest.modality}; extend it with a "
+            "model of its own modality"
+        )
+    return earlier
+
+
+def _kept(user_id: str, store: Store, bundle: Bundle) -> _Kept:
+    from uvsdk import modality
+
+    features = store.features(user_id)
+    if not features:
+        raise EnrolmentError("no features were kept of this enrolment, so nothing can be added to it; enrol again")
+    reader = modality.get(bundle.manifest.modality)
+    views = [reader.views(item, bundle.manifest.preprocessing) for item in features]
+    return _Kept(features, bundle.embeddings(views))
+
+
+def _no_rows(bundle: Bundle) -> Float32:
+    return np.empty((0, bundle.manifest.dimension), np.float32)
 
 
 def _several(samples: Iterable[Sample]) -> list[Sample]:
@@ -147,11 +244,12 @@ def _several(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def _read(
-    samples: Sequence[Sample], bundle: Bundle, capture: Capture | None
-) -> tuple[list[Embedded], tuple[SampleReport, ...]]:
-    usable: list[Embedded] = []
+    samples: Sequence[Sample], bundle: Bundle, capture: Capture | None, kept: Sequence[Array]
+) -> tuple[dict[int, Embedded], list[SampleReport]]:
+    """Every sample that can be used, by its place, and a report on each."""
+    usable: dict[int, Embedded] = {}
     reports: list[SampleReport] = []
-    seen: dict[bytes, int] = {}
+    seen = {_digest(features): "a sample that is enrolled already" for features in kept}
     for index, sample in enumerate(samples):
         try:
             embedded = embed(sample, bundle, capture=capture)
@@ -159,14 +257,57 @@ def _read(
             reports.append(SampleReport(index, False, str(error)))
             continue
         # A copy teaches nothing about how the person varies, and would set the threshold where only copies reach it.
-        first = seen.setdefault(_digest(embedded.features), index)
-        if first != index:
-            reason = f"the same as sample {first}; make a new one"
-            reports.append(SampleReport(index, False, reason, embedded.quality))
+        digest = _digest(embedded.features)
+        if digest in seen:
+            reports.append(SampleReport(index, False, f"the same as {seen[digest]}; make a new one", embedded.quality))
             continue
-        usable.append(embedded)
+        seen[digest] = f"sample {index}"
+        usable[index] = embedded
         reports.append(SampleReport(index, True, "", embedded.quality))
-    return usable, tuple(reports)
+    return usable, reports
+
+
+def _consistent(
+    usable: dict[int, Embedded], reports: list[SampleReport], kept: Float32, same: float | None
+) -> tuple[list[Embedded], tuple[SampleReport, ...]]:
+    """Those of one person, and the reports with each sample's similarity to the others."""
+    if not usable:
+        return [], tuple(reports)
+    places = list(usable)
+    rows = np.stack([usable[place].embedding for place in places])
+    own = consistency.like(rows, kept, same=same) if len(kept) else _of_one_person(rows, places, same)
+    together = np.concatenate([kept, rows[own]])
+    for place, row, accepted in zip(places, rows, own.tolist(), strict=True):
+        similarity = consistency.similarity(row, together, among=accepted)
+        reason = ""
+        if not accepted and similarity is not None:
+            need = "" if same is None else f" (need {same:.2f})"
+            reason = (
+                f"unlike the others, similarity {similarity:.2f}{need}: somebody else's, or a bad one; make a new one"
+            )
+        reports[place] = SampleReport(place, accepted, reason, usable[place].quality, similarity)
+    return [usable[place] for place, accepted in zip(places, own.tolist(), strict=True) if accepted], tuple(reports)
+
+
+def _of_one_person(rows: Float32, places: Sequence[int], same: float | None) -> Bool:
+    """bool (n,): the samples of whoever made more than half of them. Raises :class:`EnrolmentError` if nobody did."""
+    largest = consistency.majority(rows, same=same)
+    if largest is None:
+        people = consistency.groups(rows, same=same)
+        listed = "; ".join(", ".join(str(places[index]) for index in group.tolist()) for group in people)
+        raise EnrolmentError(
+            f"the samples contradict each other: they look like those of {len(people)} people (samples {listed}) and "
+            "none of them made more than half; enrol one person at a time, from new samples"
+        )
+    own = np.zeros(len(rows), np.bool_)
+    own[largest] = True
+    return own
+
+
+def _speech_s(usable: Sequence[Embedded]) -> float | None:
+    """Seconds of speech in all; ``None`` where it is not measured."""
+    measured = [item.quality.measured["speech_s"] for item in usable if "speech_s" in item.quality.measured]
+    return float(sum(measured)) if measured and len(measured) == len(usable) else None
 
 
 def _digest(features: Array) -> bytes:
@@ -197,6 +338,7 @@ def _take_part(federation: Federation, user_id: str, bundle: Bundle, store: Stor
 
 __all__ = [
     "Enrollment",
+    "Existing",
     "Federation",
     "Participation",
     "SampleReport",

@@ -19,6 +19,7 @@
     ├── AttemptsError                    verification is closed for this person or device for now
     │   ├── TooManyAttemptsError         wait before the next attempt
     │   └── DisabledError                too many failures in a row; enrol again or be reset by the operator
+    ├── ChallengeError                   a challenge that is unknown, used, expired or damaged
     ├── BundleError                      not a model bundle, or a damaged one
     ├── WeightsError
     │   ├── WeightsNotFoundError         in none of the places that were searched
@@ -131,6 +132,10 @@ class TooManyAttemptsError(AttemptsError):
 
 class DisabledError(AttemptsError):
     """So many failures in a row that biometric verification is disabled until it is reset."""
+
+
+class ChallengeError(UvsdkError):
+    """A liveness challenge that was never issued, was answered before, expired or is damaged."""
 
 
 class BundleError(UvsdkError):

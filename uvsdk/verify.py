@@ -57,6 +57,19 @@ def verify(
         BundleError: the model cannot be read.
         SettingsError: a detector looks at samples of another modality.
     """
+    return verified(probe, template, model=model, threshold=threshold, capture=capture, detectors=detectors)[0]
+
+
+def verified(
+    probe: Sample,
+    template: Template,
+    *,
+    model: Bundle | str | os.PathLike[str],
+    threshold: Threshold | None = None,
+    capture: Capture | None = None,
+    detectors: Sequence[PresentationAttackDetector] = (),
+) -> tuple[Decision, Embedded]:
+    """:func:`verify`, with what the probe became: for a runtime whose templates follow their person."""
     bundle = open_bundle(model)
     if template.model_version != bundle.version:
         raise ModelMismatchError(
@@ -70,9 +83,10 @@ def verify(
     score = compare(embedded.embedding, template)
     timings_s = {**embedded.timings_s, "decision": time.perf_counter() - start}
     presentations, spent_s = _examine(detectors, embedded)
-    return Decision(
+    decision = Decision(
         score, limit, bundle.version, embedded.quality, {**timings_s, **spent_s}, presentations=presentations
     )
+    return decision, embedded
 
 
 def compare(embedding: Float32, template: Template) -> float:
@@ -131,4 +145,4 @@ def _applicable(threshold: Threshold | None, bundle: Bundle) -> Threshold:
     return threshold
 
 
-__all__ = ["compare", "verify"]
+__all__ = ["compare", "verified", "verify"]

@@ -33,7 +33,8 @@ from starlette.routing import Route
 
 from uvsdk.errors import SettingsError, UvsdkError, WireError
 from uvsdk.modality.sample import FACES_RULES, QUALITY_POLICIES, Capture, FacesRule
-from uvsdk.scoring import QualityPolicy
+from uvsdk.presentation.carried import carried
+from uvsdk.scoring import Decision, QualityPolicy
 from uvsdk_device import problems
 from uvsdk_device.answer import decision_json
 from uvsdk_device.records import disk_errors
@@ -54,6 +55,7 @@ class AgentSettings:
         body_limit_bytes: largest request body; base64 makes a sample of 32 MiB, the largest that is read, 43 MiB.
         threads: verifications at a time; each uses one core.
         capture: how probes are taken; a request may ask for a stricter quality policy or faces rule.
+        presentation_detector: ask the presentation attack detector that the model carries, where it carries one.
     """
 
     host: str = "127.0.0.1"
@@ -62,6 +64,7 @@ class AgentSettings:
     body_limit_bytes: int = 44 << 20
     threads: int = max(1, os.cpu_count() or 1)
     capture: Capture = field(default_factory=Capture)
+    presentation_detector: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535 or self.body_limit_bytes < 1 or self.threads < 1:
@@ -143,6 +146,7 @@ class _Handlers:
         self._token = token.encode()
         self._settings = settings
         self._forget = forget
+        self._detectors = carried(runtime.bundle) if settings.presentation_detector else ()
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def health(self, _request: Request) -> Response:
@@ -153,9 +157,13 @@ class _Handlers:
         self._authorise(request)
         asked = _read_request(await self._body(request))
         capture = self._settings.capture.narrowed(quality=asked.quality, faces=asked.faces)
-        decision = await self._in_thread(
-            lambda: self._runtime.verify(asked.user, asked.sample, fmr=asked.fmr, capture=capture)
-        )
+
+        def work() -> Decision:
+            return self._runtime.verify(
+                asked.user, asked.sample, fmr=asked.fmr, capture=capture, detectors=self._detectors
+            )
+
+        decision = await self._in_thread(work)
         return JSONResponse(decision_json(decision))
 
     async def delete(self, request: Request) -> Response:

@@ -75,12 +75,21 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fmr", type=float, help="false match rate, in place of the one enrolled with")
     parser.add_argument("--json", action="store_true", help="print the decision as JSON")
     _capture_arguments(parser)
+    _detector_argument(parser)
     _store_arguments(parser)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
+    from uvsdk.presentation.carried import carried
+
     runtime = Runtime(_open_store(arguments), arguments.model)
-    decision = runtime.verify(arguments.user, arguments.file, fmr=arguments.fmr, capture=_capture(arguments))
+    decision = runtime.verify(
+        arguments.user,
+        arguments.file,
+        fmr=arguments.fmr,
+        capture=_capture(arguments),
+        detectors=carried(runtime.bundle) if arguments.presentation_detector else (),
+    )
     if arguments.json:
         print(json.dumps(decision_json(decision)))
     else:
@@ -113,6 +122,7 @@ def _agent_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8321, help="port, 0 for a free one (default %(default)s)")
     parser.add_argument("--allow-remote", action="store_true", help="let --host be reached from other machines")
     _capture_arguments(parser)
+    _detector_argument(parser)
     parser.epilog = (
         "DELETE /v1/users/USER deletes on the server first where --server is given; without it, a person whom a server "
         "may know is not deleted (409 still-registered)."
@@ -128,7 +138,13 @@ def _agent(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise SettingsError(f"the agent needs {error.name}: pip install 'uvsdk[agent]'") from error
 
-    settings = agent.AgentSettings(arguments.host, arguments.port, arguments.allow_remote, capture=_capture(arguments))
+    settings = agent.AgentSettings(
+        arguments.host,
+        arguments.port,
+        arguments.allow_remote,
+        capture=_capture(arguments),
+        presentation_detector=arguments.presentation_detector,
+    )
     store = _open_store(arguments)
     runtime = Runtime(store, arguments.model)
     forget = partial(_federation(arguments).forget if arguments.server else forget_here, store=store)
@@ -256,6 +272,15 @@ def _capture_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("largest", "single", "only"),
         default="single",
         help="whose face is meant where a picture has several (default %(default)s: the clearly largest one)",
+    )
+
+
+def _detector_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--presentation-detector",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="ask the presentation attack detector that the model carries, where it carries one",
     )
 
 

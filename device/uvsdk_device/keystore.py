@@ -50,6 +50,8 @@ from uvsdk_device.wrapping import ScryptCost, WrappedKey, new_data_key, unwrap, 
 
 ATTEMPTS = "attempts"
 """Record of failed attempts (:mod:`uvsdk_device.attempts`): of a user, or of the device where it has no user."""
+AGEING = "ageing"
+"""Record of the later versions of a user's template (:mod:`uvsdk_device.ageing`); void with another enrolment."""
 _ENROLMENT = "enrolment"
 _OURS = ("lock", "store.json", "users", "shared", "models", "agent-token")
 _TRASH = ".trash-"
@@ -151,6 +153,7 @@ class EncryptedStore:
         arrays = {f"{position:06d}": array for position, array in enumerate(features)}
         sections = (user_id.encode(), template.to_bytes(self._template_key), pack(_Features(arrays)))
         self.put(_ENROLMENT, sections, user=user_id)
+        self.drop(AGEING, user=user_id)  # later versions of a template that is gone
 
     def template(self, user_id: str) -> Template:
         """The user's template. Raises :class:`UnknownUserError`."""

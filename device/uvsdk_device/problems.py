@@ -50,7 +50,9 @@ def response(
 def of(error: Exception) -> JSONResponse:
     """The problem document that ``error`` is."""
     if isinstance(error, HTTPException):
-        return response(error.status_code, _kebab(HTTPStatus(error.status_code).phrase), error.detail, error.headers)
+        # The phrase of 413 differs between versions of Python; the server's name for it does not.
+        kind = "too-large" if error.status_code == 413 else _kebab(HTTPStatus(error.status_code).phrase)
+        return response(error.status_code, kind, error.detail, error.headers)
     for cls in type(error).__mro__:
         if cls in _STATUS:
             status, kind = _STATUS[cls]

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from uvsdk.ageing import AgeingPolicy
 from uvsdk.attempts import RetryPolicy
 from uvsdk.bundle import Bundle
-from uvsdk.errors import EnrolmentError, ModelMismatchError, ThresholdError
+from uvsdk.errors import EnrolmentError, ModelMismatchError, StoreError, ThresholdError
+from uvsdk.gallery import Gallery
 from uvsdk.inference import open_bundle
 from uvsdk.scoring import Decision, Threshold
 from uvsdk.template import Template
-from uvsdk.verify import verify
+from uvsdk.verify import verified
+from uvsdk_device import ageing as versions
 from uvsdk_device.attempts import AttemptGate
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.reembedding import is_current, remade
 
 if TYPE_CHECKING:
+    from uvsdk.arrays import Float32
     from uvsdk.modality import Capture, Sample
+    from uvsdk.presentation import PresentationAttackDetector
 
 
 class Runtime:
@@ -36,6 +42,8 @@ class Runtime:
         model: a bundle, or the path of one.
         retry: what failures in a row cost. ``None`` lets everybody try for ever: only for measurements, or where the
             application itself counts.
+        ageing: lets templates follow their people, see :mod:`uvsdk.ageing`; ``None`` verifies with what the enrolment
+            made, whatever steps were taken earlier.
         clock: gives Unix time.
 
     >>> from uvsdk.attempts import RetryPolicy
@@ -48,11 +56,13 @@ class Runtime:
         model: Bundle | str | os.PathLike[str],
         *,
         retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008 - frozen
+        ageing: AgeingPolicy | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._bundle = open_bundle(model)
         self._gate = None if retry is None else AttemptGate(store, retry, clock)
+        self._ageing = None if ageing is None else versions.TemplateAgeing(store, self._bundle, ageing, clock)
 
     @property
     def bundle(self) -> Bundle:
@@ -67,8 +77,9 @@ class Runtime:
         threshold: Threshold | None = None,
         fmr: float | None = None,
         capture: Capture | None = None,
+        detectors: Sequence[PresentationAttackDetector] = (),
     ) -> Decision:
-        """Whether ``probe`` is of that user.
+        """Whether ``probe`` is of that user. Where templates follow their people, an accepted probe may move this one.
 
         Args:
             user_id: enrolled in the store.
@@ -76,6 +87,7 @@ class Runtime:
             threshold: in place of the template's own.
             fmr: false match rate to read a threshold for from the bundle's calibration, in place of both.
             capture: how the probe is taken: quality policy, rule for several faces, limits.
+            detectors: presentation attack detectors that look at the probe too.
 
         Raises:
             TooManyAttemptsError, DisabledError: after failures in a row; the probe was not looked at.
@@ -88,12 +100,23 @@ class Runtime:
             if self._bundle.calibration is None:
                 raise ThresholdError("this model has no calibration to read a threshold from; calibrate it first")
             threshold = self._bundle.calibration.threshold(fmr)
-        template = self.template(user_id)
+        enrolled = self.template(user_id)
+        template = enrolled if self._ageing is None else self._ageing.in_use(user_id, enrolled)
+        probes: list[Float32] = []
 
         def compare() -> Decision:
-            return verify(probe, template, model=self._bundle, threshold=threshold, capture=capture)
+            decision, embedded = verified(
+                probe, template, model=self._bundle, threshold=threshold, capture=capture, detectors=detectors
+            )
+            probes.append(embedded.embedding)
+            return decision
 
-        return compare() if self._gate is None else self._gate.decide(user_id, compare)
+        decision = compare() if self._gate is None else self._gate.decide(user_id, compare)
+        if self._ageing is not None and decision.accepted:
+            # Who was recognised is let in, even where the disk is full or the user was deleted meanwhile.
+            with contextlib.suppress(StoreError):
+                self._ageing.learn(user_id, enrolled, probes[0], decision)
+        return decision
 
     def template(self, user_id: str) -> Template:
         """The user's template for this runtime's model, made again and stored where it was of another one.
@@ -119,3 +142,30 @@ class Runtime:
                 f"the template was made with model {template.model_version[:12]}, this is {self._bundle.version[:12]}, "
                 "and no features were kept to make it again; enrol again, or use the bundle it was made with"
             ) from error
+
+    def gallery(self) -> Gallery:
+        """Everybody in the store, for :func:`uvsdk.identify.identify`, with the templates :meth:`verify` compares with.
+
+        Who enrols or leaves later is put in or taken out by the application.
+
+        Raises:
+            ModelMismatchError, ThresholdError: see :meth:`verify`.
+        """
+        people = Gallery()
+        for user_id in self._store.users():
+            enrolled = self.template(user_id)
+            people.add(user_id, enrolled if self._ageing is None else self._ageing.in_use(user_id, enrolled))
+        return people
+
+    def revert_template(self, user_id: str, *, steps: int | None = None) -> Template:
+        """Take back what probes have done to a template, and give the one now in use.
+
+        Args:
+            user_id: enrolled in the store.
+            steps: how many of the newest steps; ``None`` for all, which leaves the template of the enrolment.
+
+        Raises:
+            UnknownUserError: not enrolled here.
+            SettingsError: ``steps`` below 1.
+        """
+        return versions.revert_template(self._store, user_id, versions=steps)

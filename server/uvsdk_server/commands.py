@@ -231,7 +231,7 @@ def _lockouts(arguments: argparse.Namespace) -> int:
     policies, now = _settings(data=arguments.data).retry_policies(), time.time()
 
     async def listed(connection: AsyncConnection) -> list[tuple[str, ...]]:
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for subject, state in await counts.listed(connection, arguments.limit):
             remaining_s = wait_s(state, policies[subject.whose], now)
             then = "disabled" if math.isinf(remaining_s) else f"waits {math.ceil(remaining_s)} s"

@@ -137,6 +137,7 @@ class Deployment:
                 threads=settings.verify_threads,
                 capture=settings.capture(),
                 default_fmr=settings.default_fmr,
+                presentation_detector=settings.presentation_detector,
             ),
             registrations=Allowance(settings.registrations_per_minute),
             metrics=metrics,

@@ -37,10 +37,11 @@ class Settings(BaseSettings):
         registrations_per_minute: devices that may register in a minute; more are answered 429.
         signature_window_s: how far a device's clock may differ.
         default_fmr: false match rate of ``POST /v1/verify`` where the request names none.
-        quality: quality policy of ``POST /v1/verify``: ``off``, ``standard`` or ``strict``; a request may only ask for a
-            stricter one.
+        quality: quality policy of ``POST /v1/verify``: ``off``, ``standard`` or ``strict``; a request may only ask for
+            a stricter one.
         faces: whose face is meant where a picture has several: ``largest``, ``single`` or ``only``
             (:class:`uvsdk.modality.Capture`); a request may only ask for a stricter rule.
+        presentation_detector: ask the presentation attack detector that the model carries, where it carries one.
         failures_before_delay: failed attempts in a row for one person after which the next must wait (NIST SP 800-63B:
             at most 5, 10 with presentation attack detection that was shown to work).
         failures_before_disabled: after which verification of that person is disabled until the operator resets it
@@ -82,6 +83,7 @@ class Settings(BaseSettings):
     default_fmr: float = Field(default=0.01, gt=0, lt=1)
     quality: QualityPolicy = "standard"
     faces: FacesRule = "single"
+    presentation_detector: bool = True
     failures_before_delay: int = Field(default=5, ge=1)
     failures_before_disabled: int = Field(default=50, ge=1)
     caller_failures_before_delay: int = Field(default=100, ge=1)

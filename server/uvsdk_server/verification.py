@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,8 @@ from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SampleError
 from uvsdk.modality import Capture, FacesRule
+from uvsdk.presentation import PresentationAttackDetector
+from uvsdk.presentation.carried import carried
 from uvsdk.scoring import Decision, QualityPolicy, Threshold
 from uvsdk.template import Template
 from uvsdk.verify import compare, verify
@@ -50,6 +53,7 @@ class Verifier:
         threads: int,
         capture: Capture,
         default_fmr: float,
+        presentation_detector: bool,
     ) -> None:
         self._models = models
         self._people = people
@@ -57,6 +61,7 @@ class Verifier:
         self._metrics = metrics
         self._capture = capture
         self._default_fmr = default_fmr
+        self._presentation_detector = presentation_detector
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
 
     async def verify(self, user: str, probe: Probe, fmr: float | None, *, caller: str) -> Decision:
@@ -88,9 +93,12 @@ class Verifier:
         if probe.embedding is not None and probe.model_version != bundle.version:
             raise Problem(409, "model-mismatch", "the embedding was made with another model than the current one")
 
+        def compared() -> Decision:
+            detectors = carried(bundle) if self._presentation_detector else ()
+            return _decide(bundle, template, threshold, probe, capture, detectors)
+
         async def attempt() -> Decision:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._pool, _decide, bundle, template, threshold, probe, capture)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, compared)
 
         start = time.perf_counter()
         decision = await self._gate.decide(user, caller, attempt)
@@ -111,11 +119,20 @@ class Verifier:
         return bundle.calibration.threshold(fmr or self._default_fmr)
 
 
-def _decide(bundle: Bundle, template: Template, threshold: Threshold, probe: Probe, capture: Capture) -> Decision:
+def _decide(
+    bundle: Bundle,
+    template: Template,
+    threshold: Threshold,
+    probe: Probe,
+    capture: Capture,
+    detectors: Sequence[PresentationAttackDetector],
+) -> Decision:
     if probe.embedding is not None:
         decision = Decision(compare(probe.embedding, template), threshold, bundle.version)
     elif probe.sample is not None:
-        decision = verify(probe.sample, template, model=bundle, threshold=threshold, capture=capture)
+        decision = verify(
+            probe.sample, template, model=bundle, threshold=threshold, capture=capture, detectors=detectors
+        )
     else:
         raise SampleError("neither an embedding nor a sample was sent; send one of them")
     # More digits than float32 carries would only help someone climb the score.

@@ -120,7 +120,7 @@ class Run:
 def training(case: Case, folder: Path, crew: Crew) -> Iterator[Run]:
     """Train, with a device and the server killed on the way; the server still runs inside the block."""
     settings = {"start_after_users": str(PEOPLE), "allow_restricted": case.name}
-    model = model_of(case.config.backbone)
+    model = model_of(case.config.backbone, case.config.train)
     crew.fork("prepare", folder / "log", name=case.name, dimension=model.manifest.dimension)
     server = ForkedServer(folder / "server", config=case.config, model=model, settings=settings, crew=crew)
     server.start(kill_at=observer.UPLOAD_RECORDED, kill_times=PEOPLE + PEOPLE - 1)
@@ -357,15 +357,15 @@ def samples_of(person: str) -> Array:
 
 
 @cache
-def model_of(backbone: str) -> Bundle:
-    """The model to start from: the shipped one, and under a head one whose trunk is the shipped one's."""
-    if "+" not in backbone:
+def model_of(backbone: str, train: str = "all") -> Bundle:
+    """The model to start from: the shipped one, and under a head, or trained in part, one with its trunk."""
+    if "+" not in backbone and train == "all":
         return shipped().with_calibration(None)
     module = backbones.get(backbone).random()
     start = backbones.flatten(module)
     start[: shipped().manifest.size] = shipped().theta
     backbones.unflatten(module, start)
-    return export_bundle(module)
+    return export_bundle(module if train == "all" else backbones.get(backbone, train)(module))
 
 
 @cache

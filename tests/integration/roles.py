@@ -16,13 +16,14 @@ from fastapi import FastAPI
 from tests.integration.harness import PEPPER
 from tests.integration.serve import Killer
 from uvsdk import backbones, enroll
+from uvsdk.backbones import Partial
 from uvsdk.bundle import Bundle
 from uvsdk.federation import algorithms
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.federation.participation import TrainingJob, TrainingResult
 from uvsdk.privacy.identifiers import hash_user_id
-from uvsdk.simulation import Engine, Prepared, Simulation
-from uvsdk.simulation.population import Identity
+from uvsdk.simulation import Engine, Frozen, Prepared, Simulation
+from uvsdk.simulation.population import Identity, Population
 from uvsdk.simulation.seeds import SeededSecret
 from uvsdk.training import LocalTrainer
 from uvsdk_device import EncryptedStore, Federation
@@ -137,7 +138,8 @@ def simulation(
 ) -> None:
     """What a simulation makes of the same people: its theta, and how many took part in each round, to a file."""
     training, bundle = TrainingConfig.from_json(config), Bundle.open(model)
-    trunk = backbones.get(training.backbone).random()
+    backbone = backbones.get(training.backbone, training.train).random()
+    trunk = backbone.rest if isinstance(backbone, Partial) else backbone
     backbones.unflatten(trunk, bundle.theta)
     with np.load(features) as pages:
         prepared = {user: tuple(pages[user]) for user in pages.files}
@@ -145,7 +147,9 @@ def simulation(
         user: Identity(np.frombuffer(bytes.fromhex("".join(hashes)), np.uint8).reshape(-1, 32), person)
         for user, (person, *hashes) in identities.items()
     }
-    population = Prepared(prepared, bundle.manifest, known)
+    population: Population = Prepared(prepared, bundle.manifest, known)
+    if training.train != "all":
+        population = Frozen.of(prepared, bundle, known)
     run = Simulation(training, trunk, population, engine=Engine(failure_rate=failure_rate))
     records = run.run()
     np.savez(result, theta=run.theta, participants=[record.participants for record in records])

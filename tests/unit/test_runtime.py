@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import stat
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +16,16 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
+from starlette.applications import Starlette
 
+from tests.unit.conftest import Numbers
+from uvsdk import modality
+from uvsdk.attempts import RetryPolicy
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import enroll
 from uvsdk.errors import ModelMismatchError, SettingsError, ThresholdError, UnknownUserError
+from uvsdk.modality import Capture, Prepared, Sample
+from uvsdk.scoring import Requirement, assess
 from uvsdk.template import Template
 from uvsdk_device.agent import AgentSettings, agent_token, create_app
 from uvsdk_device.keystore import EncryptedStore
@@ -38,6 +46,16 @@ def store(tmp_path: Path) -> EncryptedStore:
 @pytest.fixture
 def bundle(identity_bundle: MakeBundle) -> Bundle:
     return identity_bundle(IMPOSTORS)
+
+
+class Picky(Numbers):
+    """Numbers with a quality: a sample of length below 0.5 is poor, and what is below 0.9 is not for ``strict``."""
+
+    def prepare(self, sample: Sample, bundle: object, *, capture: Capture | None = None) -> Prepared:
+        found = super().prepare(sample, bundle)
+        length = Requirement("length", "length", "", (0.5, np.inf), (0.9, np.inf), "write larger")
+        policy = (capture or Capture()).quality
+        return replace(found, quality=assess(found.quality.measured, [length], policy))
 
 
 def enrol(store: EncryptedStore, bundle: Bundle) -> None:
@@ -113,11 +131,9 @@ def test_fifty_threads_never_cross(store: EncryptedStore, bundle: Bundle, identi
             finished.result()
 
 
-@pytest.fixture
-def agent(store: EncryptedStore, bundle: Bundle) -> Iterator[httpx.Client]:
-    enrol(store, bundle)
-    settings = AgentSettings(body_limit_bytes=2000)
-    app = create_app(Runtime(store, bundle), token=TOKEN, settings=settings, forget=partial(forget_here, store=store))
+@contextlib.contextmanager
+def serving(app: Starlette) -> Iterator[httpx.Client]:
+    """The app on a real socket, and a client with its token."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -129,6 +145,15 @@ def agent(store: EncryptedStore, bundle: Bundle) -> Iterator[httpx.Client]:
         yield client
     server.should_exit = True
     thread.join()
+
+
+@pytest.fixture
+def agent(store: EncryptedStore, bundle: Bundle) -> Iterator[httpx.Client]:
+    enrol(store, bundle)
+    settings = AgentSettings(body_limit_bytes=2000)
+    forget = partial(forget_here, store=store)
+    with serving(create_app(Runtime(store, bundle), token=TOKEN, settings=settings, forget=forget)) as client:
+        yield client
 
 
 def asked(user: str = "ana", sample: bytes = b"1 0 0", **more: object) -> dict[str, object]:
@@ -168,9 +193,13 @@ def test_the_agent_answers_every_failure_with_a_problem_document(agent: httpx.Cl
     assert problem(agent.post("/v1/verify", json=asked(fmr=1e-6))) == (422, "threshold")
     for body in (b"", b"{", b"[]", b"{}", b'{"user": "ana", "sample": "!"}', b'{"user": 1, "sample": ""}'):
         assert problem(agent.post("/v1/verify", content=body)) == (400, "malformed")
+    for wrong in ({"quality": "loose"}, {"quality": ["off"]}, {"faces": "any"}, {"faces": 1}, {"fmr": True}):
+        assert problem(agent.post("/v1/verify", json=asked(**wrong))) == (400, "malformed")
+    for laxer in ({"quality": "off"}, {"faces": "largest"}):
+        assert problem(agent.post("/v1/verify", json=asked(**laxer))) == (422, "invalid-request")
     assert problem(agent.post("/v1/verify", json=asked(other=1))) == (400, "malformed")
-    assert problem(agent.post("/v1/verify", json=asked(sample=bytes(2000)))) == (413, "request-entity-too-large")
-    assert problem(agent.post("/v1/verify", content=iter([bytes(1500)] * 2))) == (413, "request-entity-too-large")
+    assert problem(agent.post("/v1/verify", json=asked(sample=bytes(2000)))) == (413, "too-large")
+    assert problem(agent.post("/v1/verify", content=iter([bytes(1500)] * 2))) == (413, "too-large")
     assert problem(agent.get("/nothing")) == (404, "not-found")
     assert problem(agent.get("/v1/verify")) == (405, "method-not-allowed")
 
@@ -196,3 +225,53 @@ def test_the_agent_listens_on_this_machine_unless_told_otherwise() -> None:
     with pytest.raises(SettingsError, match="allow-remote"):
         AgentSettings("0.0.0.0")
     AgentSettings("0.0.0.0", allow_remote=True)
+
+
+def test_the_agent_makes_who_fails_wait_and_then_stops(store: EncryptedStore, bundle: Bundle) -> None:
+    enrol(store, bundle)
+    policy = RetryPolicy(free_failures=2, first_delay_s=30.0, disabled_at=3)
+    now = [1000.0]
+    runtime = Runtime(store, bundle, retry=policy, clock=lambda: now[0])
+    with serving(create_app(runtime, token=TOKEN, forget=partial(forget_here, store=store))) as client:
+        for _ in range(2):
+            assert client.post("/v1/verify", json=asked(sample=b"0 1 0")).json()["accepted"] is False
+        answer = client.post("/v1/verify", json=asked())
+        assert problem(answer) == (429, "too-many-attempts")
+        assert answer.headers["retry-after"] == "30"
+        now[0] += 30.5
+        assert client.post("/v1/verify", json=asked(sample=b"0 1 0")).json()["accepted"] is False
+        now[0] += 1e9
+        answer = client.post("/v1/verify", json=asked())
+        assert problem(answer) == (423, "disabled")
+        assert "uvsdk attempts reset" in answer.json()["detail"]
+        assert "ana" not in answer.json()["detail"]
+
+
+def test_the_agent_takes_samples_as_its_operator_says_or_stricter(
+    store: EncryptedStore, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(modality._MODALITIES, "numbers", Picky())
+    enrol(store, bundle)
+    for policy, sample, asks, expected in (
+        ("standard", b"0.4 0 0", {}, (422, "low-quality")),
+        ("standard", b"0.6 0 0", {}, 200),
+        ("standard", b"0.6 0 0", {"quality": "strict"}, (422, "low-quality")),
+        ("off", b"0.4 0 0", {}, 200),
+        ("off", b"0.4 0 0", {"quality": "standard"}, (422, "low-quality")),
+        ("strict", b"0.6 0 0", {"quality": "standard"}, (422, "invalid-request")),
+    ):
+        settings = AgentSettings(capture=Capture(quality=policy))  # type: ignore[arg-type]
+        runtime = Runtime(store, bundle)
+        app = create_app(runtime, token=TOKEN, settings=settings, forget=partial(forget_here, store=store))
+        with serving(app) as client:
+            answer = client.post("/v1/verify", json=asked(sample=sample, **asks))
+        if isinstance(expected, int):
+            assert answer.status_code == expected, answer.text
+            advice = answer.json()["quality"]["advice"]
+            assert bool(advice) == (sample != b"1 0 0"), (policy, advice)
+        elif expected[1] == "low-quality":
+            assert problem(answer, "measured") == expected
+            assert answer.json()["measured"] == {"length": pytest.approx(float(sample.split()[0]))}
+            assert "write larger" in answer.json()["detail"]
+        else:
+            assert problem(answer) == expected

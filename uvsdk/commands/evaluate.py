@@ -180,12 +180,29 @@ def _tell(failures: tuple[Failure, ...]) -> None:
 
 
 def _table(summary: Summary) -> str:
-    rows = summary.rows()
+    rows = [*summary.rows(), *summary.ratio_rows(), *_group_rows(summary)]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     lines = [f"{name:<{widths[0]}}  {value:>{widths[1]}}  {interval}".rstrip() for name, value, interval in rows]
     counts = [f"{name:<{widths[0]}}  {value}" for name, value in summary.counts()]
     note = f"Intervals: 95 %, bootstrap over people, {summary.resamples} resamples, seed {summary.seed}."
     return "\n".join([*lines, "", *counts, "", note])
+
+
+def _group_rows(summary: Summary) -> list[tuple[str, str, str]]:
+    """Both error rates of each group at the common threshold; the differences stand in the report."""
+    from uvsdk.evaluation.summary import percent
+
+    rows = []
+    for attribute in summary.attributes:
+        for group in attribute.groups:
+            few = " (few)" if group.small else ""
+            name = f"{attribute.name} {group.name}, {group.people} people{few}"
+            for title, rate in (("FNMR", group.fnmr), ("FMR within", group.fmr_within)):
+                if rate is not None:
+                    rows.append(
+                        (f"{name}: {title}", percent(rate.value), f"{percent(rate.low)} – {percent(rate.high)}")
+                    )
+    return rows
 
 
 def _write(summary: Summary, arguments: argparse.Namespace, model: str, version: str) -> None:

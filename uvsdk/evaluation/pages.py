@@ -155,26 +155,36 @@ def _likelihood_ratios(summary: Summary) -> tuple[report.Section, ...]:
 
 
 def _groups(summary: Summary, attribute: Attribute) -> report.Section:
-    rows = []
+    fnmr, fmr = [], []
     for group in attribute.groups:
         people = f"{group.people:,}{' (few)' if group.small else ''}"
-        cells = (_rate(group.fnmr), _points(group.fnmr_difference), _rate(group.fmr_within))
-        rows.append((group.name, people, *cells, _points(group.fmr_within_difference), _rate(group.fmr_across)))
-    caption = (
-        "Brackets hold 95 % intervals over people. A difference is to all other groups together, in percentage points; "
-        "one whose interval holds 0 was not shown. Within: both people of a trial in the group; across: one of them. "
-        f"(few): fewer than {SMALL_GROUP} people."
+        genuine = f"{group.fnmr.trials:,}" if group.fnmr is not None else "0"
+        fnmr.append((group.name, people, genuine, _rate(group.fnmr), _points(group.fnmr_difference)))
+        within = (_rate(group.fmr_within), _points(group.fmr_within_difference))
+        fmr.append((group.name, people, *within, _rate(group.fmr_across)))
+    missing = (
+        f" {attribute.unknown_people:,} people have no label and are in no row." if attribute.unknown_people else ""
     )
-    if attribute.unknown_people:
-        caption += f" {attribute.unknown_people:,} people have no label and are in no row."
-    heading = ("", "People", "FNMR", "FNMR difference", "FMR within", "Difference", "FMR across")
     return report.Section(
         f"Groups by {attribute.name}",
         paragraphs=(
-            f"All at one threshold, where {_working_point(summary)} over everybody.",
+            f"All at one threshold, where {_working_point(summary)} over everybody. Brackets hold 95 % intervals over "
+            "people; a difference is to all other groups together, in percentage points, and one whose interval holds "
+            "0 was not shown.",
             *_caution(attribute),
         ),
-        tables=(report.Table(heading, tuple(rows), caption),),
+        tables=(
+            report.Table(
+                ("False non-matches", "People", "Genuine trials", "FNMR", "Difference"),
+                tuple(fnmr),
+                f"(few): fewer than {SMALL_GROUP} people.{missing}",
+            ),
+            report.Table(
+                ("False matches", "People", "FMR within", "Difference", "FMR across"),
+                tuple(fmr),
+                "Within: both people of a trial are in the group. Across: one of them is.",
+            ),
+        ),
         figures=_group_figures(attribute),
     )
 
@@ -270,7 +280,8 @@ def _rate(rate: Rate | None) -> str:
 def _points(found: Interval | None) -> str:
     if found is None:
         return "–"
-    return f"{100 * found.value:+.2f} [{100 * found.low:+.2f} – {100 * found.high:+.2f}]"
+    value, low, high = (f"{100 * part:+.2f}".replace("-", "−") for part in (found.value, found.low, found.high))
+    return f"{value} [{low} to {high}]"
 
 
 def _number(found: Interval) -> str:

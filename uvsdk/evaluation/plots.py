@@ -108,7 +108,9 @@ def histogram(
         axes.axvline(threshold, color=INK, linewidth=1, linestyle=":", label=f"threshold {threshold:.3f}")
     axes.set(xlabel=xlabel, ylabel="Share of trials", title=name)
     axes.yaxis.set_major_formatter(_PERCENT)
-    _legend(axes, "best")
+    # Room on top for the legend: the two hills may lie anywhere below.
+    axes.set_ylim(0, 1.3 * axes.dataLim.ymax)
+    _legend(axes, "upper left")
     return figure
 
 
@@ -212,7 +214,7 @@ def _draw(axes: Axes, x: Float64, y: Float64, number: int, label: str) -> None:
     axes.plot(x, y, color=PALETTE[number % len(PALETTE)], linestyle=style, linewidth=1.8, label=label)
 
 
-def _legend(axes: Axes, place: Literal["upper right", "lower right", "best"]) -> None:
+def _legend(axes: Axes, place: Literal["upper left", "upper right", "lower right", "best"]) -> None:
     legend = axes.legend(loc=place, fontsize=8.5, frameon=False, labelcolor=INK)
     legend.set_in_layout(False)
 

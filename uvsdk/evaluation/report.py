@@ -127,8 +127,8 @@ def _cards(cards: tuple[Card, ...]) -> str:
     if not cards:
         return ""
     cells = "".join(
-        f"<div><dt>{escape(card.label)}</dt><dd>{escape(card.value)}</dd>"
-        + (f"<small>{escape(card.note)}</small>" if card.note else "")
+        f"<div><dt>{escape(card.label)}</dt><dd>{_figures(card.value)}</dd>"
+        + (f"<small>{_figures(card.note)}</small>" if card.note else "")
         + "</div>"
         for card in cards
     )
@@ -149,13 +149,18 @@ def _table(table: Table) -> str:
     rows = []
     for number, (name, *cells) in enumerate(table.rows):
         mark = ' class="emphasised"' if number == table.emphasised else ""
-        values = "".join(f"<td>{escape(text)}</td>" for text in cells)
+        values = "".join(f"<td>{_figures(text)}</td>" for text in cells)
         rows.append(f'<tr{mark}><th scope="row">{escape(name)}</th>{values}</tr>')
     caption = f'<p class="caption">{escape(table.caption)}</p>' if table.caption else ""
     return (
         f'<div class="table" tabindex="0"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>{caption}"
     )
+
+
+def _figures(text: str) -> str:
+    """Escaped, with no line break between a number and its unit or the dash of its range."""
+    return escape(text).replace(" %", "&nbsp;%").replace(" –", "&nbsp;–")
 
 
 def _figure(figure: Figure) -> str:

@@ -105,14 +105,14 @@ class Summary:
             rows.insert(0, ("Accuracy", percent(self.accuracy.mean), spread))
         for rate, needed in self.unsupported.items():
             rows.append((title(rate_name(rate)), "not supported", f"needs {needed:,} impostor trials"))
-        if self.calibrated is not None:
-            rows += [
-                (f"Likelihood ratio: {title(name)}", *self._texts(found, name))
-                for name, found in self.calibrated.intervals.items()
-            ]
         worst = f"Worst tenth of people: FNMR at FMR {percent(self.working_point.fmr)}"
         rows.append((worst, percent(self.worst_decile_fnmr), ""))
         return rows
+
+    def ratio_rows(self) -> list[tuple[str, str, str]]:
+        """As :meth:`rows`, of the likelihood ratios; empty where the bundle gives none."""
+        found = {} if self.calibrated is None else self.calibrated.intervals
+        return [(f"Likelihood ratio: {title(name)}", *self._texts(value, name)) for name, value in found.items()]
 
     def interval_text(self, name: str) -> str:
         """The interval of one metric; where no error was seen, that, since resampling cannot make one appear."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
-import struct
+from collections.abc import Iterator
 
 import numpy as np
 import soundfile
@@ -14,29 +14,28 @@ from PIL import Image
 
 from uvsdk.arrays import Array, Float32
 from uvsdk.errors import NoSpeechError, SampleTooLargeError, UndecodableSampleError
+from uvsdk.modality import channels, containers
 from uvsdk.modality.sample import Limits, Sample, read_bytes
 
-# Containers with a decoder that is fuzzed upstream; libsndfile knows thirty more that nobody records with.
-_FORMATS = ("WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3", "AIFF")
 _RATES = (4_000, 192_000)
 _MAX_CHANNELS = 8
-_BLOCK_FRAMES = 1 << 16
+_BLOCK_FRAMES = 1 << 17
 # Decoded MP3 and Vorbis overshoot full scale (15 was met in a published recording); integers that were cast to float
 # overshoot it by thousands.
 _MAX_PEAK = 64.0
-# Lengths that writers to a pipe put where they could not know it.
-_UNKNOWN_LENGTHS = (0, 0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFFFFF + 36, 0xFFFFFFFF - 36)
-
+# Formats whose header holds no count of samples; libsndfile guesses one.
+_LENGTH_ESTIMATED = ("MP3",)
 
 def decode(sample: Sample, limits: Limits) -> tuple[Float32, int]:
-    """One channel (the mean of all) in [-1, 1], (n,), at the rate it was recorded at, and that rate in Hz.
+    """One channel in [-1, 1], (n,), at the rate it was recorded at, and that rate in Hz.
 
-    What overshoots full scale is clipped, as a player would. MP3 declares no length, so one that was cut between
-    frames is read as it is.
+    Several channels become one as :mod:`uvsdk.modality.channels` says. What overshoots full scale is clipped, as a
+    player would. MP3 declares no length, so one that was cut between frames is read as it is.
 
     Args:
-        sample: a path, bytes or an open file of wav, flac, ogg, mp3 or aiff, or ``(pcm, rate)`` with pcm of shape
-            (n,), (n, channels) or (channels, n), of integers over their full range or of floats in [-1, 1].
+        sample: a path, bytes or an open file of any kind that libsndfile knows by its header (wav, flac, ogg, opus,
+            mp3, aiff, au, caf and twenty more), or ``(pcm, rate)`` with pcm of shape (n,), (n, channels) or
+            (channels, n), of integers over their full range or of floats in [-1, 1].
         limits: bytes and seconds; both are checked before the samples are decoded.
 
     Raises:
@@ -104,11 +103,13 @@ def _from_array(sample: tuple[Array, int], limits: Limits) -> tuple[Float32, int
             f"sound has shape (n,), (n, channels) or (channels, n), at most {_MAX_CHANNELS} channels, got {pcm.shape}"
         )
     _check_seconds(pcm.shape[0], int(rate), limits)
-    return _to_mono(_to_float(pcm)), int(rate)
+    return channels.mixed(_to_float(pcm)), int(rate)
 
 
 def _to_float(pcm: Array) -> Float32:
     """Integers over their full range, or floats as they are, to float32."""
+    if pcm.dtype == np.float32:
+        return np.asarray(pcm, np.float32)
     if pcm.dtype.kind == "f":
         with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is refused later
             floats: Float32 = pcm.astype(np.float32)
@@ -122,42 +123,58 @@ def _to_float(pcm: Array) -> Float32:
     )
 
 
-def _to_mono(pcm: Float32) -> Float32:
-    return pcm if pcm.ndim == 1 else pcm.mean(axis=1, dtype=np.float32)
-
-
 def _from_file(data: bytes, limits: Limits) -> tuple[Float32, int]:
-    if _is_cut_short(data):
+    if containers.is_cut_short(data):
         raise UndecodableSampleError("the recording ends before the length it declares; send the whole file")
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
-            return _read_frames(file, limits), int(file.samplerate)
-    except soundfile.SoundFileError as error:
+            _check_file(file, limits)
+            mix = None if file.channels == 1 else _read_mix(file, limits)
+            return _read_frames(file, mix, limits), int(file.samplerate)
+    except (soundfile.SoundFileError, RuntimeError) as error:
         raise UndecodableSampleError(
             f"not a recording that can be read, {len(data):,} bytes ({error}); send wav, flac, ogg or mp3"
         ) from error
 
 
-def _read_frames(file: soundfile.SoundFile, limits: Limits) -> Float32:
-    """Read block by block, mixing at once, so that channels never stand side by side in memory."""
-    if file.format not in _FORMATS:
-        raise UndecodableSampleError(f"{file.format} files are not read; send wav, flac, ogg or mp3")
+def _check_file(file: soundfile.SoundFile, limits: Limits) -> None:
     if file.channels > _MAX_CHANNELS:
         raise UndecodableSampleError(f"at most {_MAX_CHANNELS} channels are read, got {file.channels}")
     _check_rate(file.samplerate)
     _check_seconds(file.frames, file.samplerate, limits)
-    blocks: list[Float32] = []
-    frames = 0
-    while len(block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
-        frames += len(block)
-        # The header's count may be a lie, so it is counted again.
-        _check_seconds(frames, file.samplerate, limits)
-        blocks.append(_to_mono(block))
-    if file.format == "FLAC" and frames < file.frames:
+
+
+def _read_mix(file: soundfile.SoundFile, limits: Limits) -> Float32:
+    """What each channel counts for, from a first pass, so that channels never stand side by side in memory."""
+    moments = channels.Moments(file.channels)
+    for block in _blocks(file, limits):
+        moments.add(block)
+    file.seek(0)
+    return moments.mix()
+
+
+def _read_frames(file: soundfile.SoundFile, mix: Float32 | None, limits: Limits) -> Float32:
+    blocks = [block if mix is None else block @ mix for block in _blocks(file, limits)]
+    frames = sum(len(block) for block in blocks)
+    if frames < file.frames and file.format not in _LENGTH_ESTIMATED:
         raise UndecodableSampleError(
             f"the recording is cut short: {frames:,} of {file.frames:,} samples are there; send the whole file"
         )
+    if len(blocks) == 1:
+        return blocks[0]
     return np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
+
+
+def _blocks(file: soundfile.SoundFile, limits: Limits) -> Iterator[Float32]:
+    """Pieces of the rest of the file, (n,) for one channel, else (n, channels)."""
+    # Integers are scaled here, by the same power of two: libsndfile takes three times as long.
+    exact = file.subtype == "PCM_16"
+    frames = 0
+    while len(block := file.read(_BLOCK_FRAMES, dtype="int16" if exact else "float32")):
+        frames += len(block)
+        # The header's count may be a lie, so it is counted again.
+        _check_seconds(frames, file.samplerate, limits)
+        yield _to_float(block)
 
 
 def _check_rate(rate: int) -> None:
@@ -170,32 +187,3 @@ def _check_seconds(frames: int, rate: int, limits: Limits) -> None:
         raise SampleTooLargeError(
             f"a recording may last {limits.max_seconds:g} s, got at least {frames / rate:.1f} s; send a shorter one"
         )
-
-
-def _is_cut_short(data: bytes) -> bool:
-    """Whether a container promises more bytes than there are; libsndfile reads such files without a word."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
-        return _wav_is_cut_short(data)
-    if data[:4] == b"OggS":
-        return _ogg_is_cut_short(data)
-    return False
-
-
-def _wav_is_cut_short(data: bytes) -> bool:
-    position = 12
-    while position + 8 <= len(data):
-        kind, length = struct.unpack_from("<4sI", data, position)
-        if kind == b"data":
-            return length not in _UNKNOWN_LENGTHS and position + 8 + length > len(data)
-        position += 8 + length + length % 2
-    return True
-
-
-def _ogg_is_cut_short(data: bytes) -> bool:
-    """The last page must be whole (RFC 3533, section 6). Published files often lack the flag that marks it as last."""
-    start = data.rfind(b"OggS")
-    table = start + 27
-    if table > len(data):
-        return True
-    segments = data[table : table + data[start + 26]]
-    return len(segments) < data[start + 26] or table + len(segments) + sum(segments) > len(data)

@@ -125,6 +125,16 @@ def agreement(seen: tuple[VoicePrint, ...], known: VoicePrint) -> float:
     return best
 
 
+def repeats_within(known: VoicePrint) -> float:
+    """As :func:`agreement`, of a recording with itself a second or more later."""
+    count = len(known.bits)
+    if count < 2 * WINDOW_FRAMES:
+        return 0.0
+    sums = _diagonal_sums(known.bits @ known.bits.T, WINDOW_FRAMES)
+    later = np.triu(sums, WINDOW_FRAMES)
+    return max(float(later.max()) / (BITS * WINDOW_FRAMES), 0.0)
+
+
 def likeness(one: FacePrint, other: FacePrint) -> float:
     """How much two faces' fingerprints agree, from -1 to 1: 1 for the same picture."""
     return float(one.bits @ other.bits) / _FACE_BITS
@@ -213,5 +223,6 @@ __all__ = [
     "agreement",
     "face_print",
     "likeness",
+    "repeats_within",
     "voice_prints",
 ]

@@ -1,65 +1,164 @@
-"""Impostor scores of one model version, and the thresholds they support."""
+"""What was measured of one model version: impostor scores, and where people's recordings allowed it, how a score and
+its conditions become a likelihood ratio."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from uvsdk.arrays import Float, Float32
+from uvsdk.arrays import Float, Float32, Float64
 from uvsdk.errors import ThresholdError
+from uvsdk.scoring.cohort import Cohort, Normalisation
+from uvsdk.scoring.conditions import Conditions
 from uvsdk.scoring.intervals import clopper_pearson
-from uvsdk.scoring.threshold import Threshold
+from uvsdk.scoring.likelihood import LikelihoodRatio
+from uvsdk.scoring.threshold import Scale, Threshold
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """Impostor scores of one model version, from which a threshold for any supported false match rate is read.
 
+    Intervals are Clopper-Pearson's, as if trials were independent. They share people, so they are not quite:
+    ``uvsdk calibrate`` prints the interval over people beside them.
+
     Args:
         impostor: cosine similarities of impostor trials, float32 (N,), ascending.
         model_version: the model that gave them.
         source: in words, whose recordings the trials were made of.
+        ratio: turns a score and its conditions into a likelihood ratio; ``None`` where that was not fitted.
+        cohort: other people's embeddings, for AS-norm and for whoever wants to calibrate again; ``None`` without.
     """
 
     impostor: Float32
     model_version: str
     source: str
+    ratio: LikelihoodRatio | None = None
+    cohort: Cohort | None = None
     # An interval takes milliseconds, a verification asks for the same one each time.
-    _known: dict[float, Threshold] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[tuple[float, Scale], Threshold] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _normalisation: Normalisation | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.ratio is None or not self.ratio.top:
+            return
+        if self.cohort is None:
+            raise ValueError("AS-norm judges scores against a cohort, and there is none")
+        normalisation = Normalisation.of(self.cohort, self.ratio.compensation, self.ratio.top)
+        object.__setattr__(self, "_normalisation", normalisation)
 
     @classmethod
-    def from_scores(cls, impostor: Float, *, model_version: str, source: str, keep: int = 100_000) -> Calibration:
+    def from_scores(
+        cls,
+        impostor: Float,
+        *,
+        model_version: str,
+        source: str,
+        keep: int = 100_000,
+        ratio: LikelihoodRatio | None = None,
+        cohort: Cohort | None = None,
+    ) -> Calibration:
         """Sort the scores, keeping at most ``keep`` evenly spaced ones, the highest always among them."""
-        scores = np.sort(np.asarray(impostor, np.float32).ravel())
-        if len(scores) > keep:
-            scores = scores[np.linspace(0, len(scores) - 1, keep).round().astype(np.int64)]
-        return cls(scores, model_version, source)
+        return cls(evenly(impostor, keep), model_version, source, ratio, cohort)
 
-    def threshold(self, fmr: float) -> Threshold:
+    @property
+    def scale(self) -> Scale:
+        """The scale on which this calibration decides best: ``llr`` where it has a ratio, else ``cosine``."""
+        return "cosine" if self.ratio is None else "llr"
+
+    def threshold(self, fmr: float, scale: Scale = "cosine") -> Threshold:
         """The smallest score at which the measured false match rate is at most ``fmr``.
+
+        Args:
+            fmr: false match rate to aim for, in (0, 1).
+            scale: of the score; :attr:`scale` is the one to decide by.
 
         Raises:
             ThresholdError: fewer than ``3 / fmr`` trials: by the rule of three not even a clean sheet would show
-                such a rate.
+                such a rate; or the scale ``llr`` where there is no ratio.
         """
-        if fmr not in self._known:
-            self._known[fmr] = self._measure(fmr)
-        return self._known[fmr]
+        if (fmr, scale) not in self._known:
+            self._known[fmr, scale] = self._measure(fmr, scale)
+        return self._known[fmr, scale]
 
-    def _measure(self, fmr: float) -> Threshold:
+    def interval(self, score: float, scale: Scale = "cosine") -> tuple[float, float]:
+        """95 % interval (Clopper-Pearson) of the false match rate at ``score``.
+
+        Raises:
+            ThresholdError: the scale ``llr`` where there is no ratio.
+        """
+        values, trials = self._impostors(scale)
+        rate = float((values >= np.float32(score)).mean())
+        return clopper_pearson(round(rate * trials), trials)
+
+    def llrs(
+        self, templates: Float32, probes: Float32, template: Sequence[Conditions], probe: Sequence[Conditions]
+    ) -> Float64:
+        """Natural-log likelihood ratio of each pair of rows, float64 (n,).
+
+        Args:
+            templates: float32 (n, d), unit rows.
+            probes: likewise.
+            template: conditions of each template.
+            probe: conditions of each probe.
+
+        Raises:
+            ThresholdError: there is no ratio.
+        """
+        ratio = self._needed()
+        first, second = ratio.compensation.apply(templates), ratio.compensation.apply(probes)
+        if self._normalisation is None:
+            scores = (first * second).sum(axis=1)
+        else:
+            scores = np.array([self._normalisation.score(a, b) for a, b in zip(first, second, strict=True)])
+        return ratio.ratios(scores, ratio.surroundings.place(template), ratio.surroundings.place(probe))
+
+    def llr(self, template_row: Float32, probe_row: Float32, template: Conditions, probe: Conditions) -> float:
+        """:meth:`llrs` of one pair, float32 (d,) each. Raises :class:`ThresholdError` where there is no ratio."""
+        return float(self.llrs(template_row[None], probe_row[None], [template], [probe])[0])
+
+    def _needed(self) -> LikelihoodRatio:
+        if self.ratio is None:
+            raise ThresholdError(
+                "this calibration holds impostor scores only, so there is no likelihood ratio; run uvsdk calibrate "
+                "on people with two recordings or more each"
+            )
+        return self.ratio
+
+    def _impostors(self, scale: Scale) -> tuple[Float32, int]:
+        """Impostor values in ascending order, and the number of trials they stand for."""
+        if scale == "cosine":
+            return self.impostor, len(self.impostor)
+        ratio = self._needed()
+        return ratio.impostor, ratio.trials
+
+    def _measure(self, fmr: float, scale: Scale) -> Threshold:
         if not 0.0 < fmr < 1.0:
             raise ThresholdError(f"a false match rate lies between 0 and 1, got {fmr}")
-        trials = len(self.impostor)
+        values, trials = self._impostors(scale)
         if trials * fmr < 3:
             raise ThresholdError(
                 f"a false match rate of {fmr:g} needs at least {math.ceil(3 / fmr)} impostor trials, there are "
                 f"{trials}; ask for a higher rate or calibrate with more people"
             )
-        allowed = math.floor(fmr * trials + 1e-9)
+        allowed = math.floor(fmr * len(values) + 1e-9)
         # Scores equal to the threshold are accepted, so it must lie above the (allowed + 1)-th highest score.
-        blocked = float(self.impostor[trials - allowed - 1])
-        score = min(float(np.nextafter(np.float32(blocked), np.float32(2))), 1.0 + 1e-6)
-        accepted = int((self.impostor >= np.float32(score)).sum())
-        return Threshold(score, fmr, trials, clopper_pearson(accepted, trials), self.model_version)
+        blocked = np.float32(values[len(values) - allowed - 1])
+        score = float(np.nextafter(blocked, np.float32(np.inf)))
+        if scale == "cosine":
+            score = min(score, 1.0 + 1e-6)
+        return Threshold(score, fmr, trials, self.interval(score, scale), self.model_version, scale)
+
+
+def evenly(values: Float, keep: int) -> Float32:
+    """float32 (n,), ascending: all of ``values``, or ``keep`` of them evenly spaced in rank, the highest among them."""
+    ordered = np.sort(np.asarray(values, np.float32).ravel())
+    if len(ordered) > keep:
+        ordered = ordered[np.linspace(0, len(ordered) - 1, keep).round().astype(np.int64)]
+    return ordered
+
+
+__all__ = ["Calibration", "evenly"]

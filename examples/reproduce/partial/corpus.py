@@ -1,8 +1,9 @@
 """Whose voices and faces are trained on and measured, and which of them choose settings.
 
 Voices: the languages of Debian's ``klettres-data``, one speaker each; sixteen letters enrol and are trained on,
-syllables are the probes (a language without syllables gives every second letter). Faces: the people of LFW's folds 0 to 4 who have
-five photos or more, at most eight of each; the first three enrol and are trained on, the others are the probes.
+syllables are the probes (a language without syllables gives every second letter). Faces: the people of LFW's folds 0 to
+4 who have five photos or more, at most eight of each; the first three enrol and are trained on, the others are the
+probes.
 
 Some people choose settings and appear in no table. The others are dealt into three groups: under seed s group s is
 never trained on, so that over three seeds each of them is a stranger once.

@@ -33,6 +33,9 @@ from uvsdk.training import FrozenSamples, PreparedSamples
 HERE = Path(__file__).resolve().parent
 SEEDS = (0, 1, 2)
 
+_Parts = Mapping[str, Scores]
+"""Of the people ``seen`` in training, and of those ``unseen``."""
+
 
 class Model:
     """A pretrained encoder, of which a part is trained, and what its frozen part made of samples so far."""
@@ -109,7 +112,7 @@ def run(plan: Plan, results: Path) -> None:
         return
     model = Model(plan)
     everybody = corpus.load(plan.kind, model.bundle)
-    untrained, trained = list[Mapping[str, Scores]](), list[Mapping[str, Scores]]()
+    untrained, trained = list[_Parts](), list[_Parts]()
     for seed in SEEDS:
         people = corpus.split(everybody, plan.kind, seed)
         parts = {"seen": people.train, "unseen": people.unseen}
@@ -135,9 +138,7 @@ def _start(plan: Plan) -> str:
     return f"{plan.kind}, random {size}" if size else plan.kind
 
 
-def _pooled(
-    plan: Plan, untrained: Sequence[Mapping[str, Scores]], trained: Sequence[Mapping[str, Scores]]
-) -> list[Row]:
+def _pooled(plan: Plan, untrained: Sequence[_Parts], trained: Sequence[_Parts]) -> list[Row]:
     """Intervals over people, the groups of the three seeds together; under seed -1, for they are of all seeds."""
     rows = []
     for part in ("seen", "unseen"):

@@ -1,0 +1,135 @@
+"""Templates that follow their person, kept sealed beside the enrolment, which never changes.
+
+One record holds the original, the last versions and which is in use, so a step is one atomic write: a crash leaves the
+template before it or after it. The record is void as soon as the enrolment is another one, goes with the user, and
+without a policy nobody reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from uvsdk.ageing import AgeingPolicy, History, Step, aged, begin, belongs, revert, step
+from uvsdk.arrays import Float32
+from uvsdk.bundle import Bundle
+from uvsdk.errors import StoreError, ThresholdError, WireError
+from uvsdk.federation.codec import pack, unpack
+from uvsdk.scoring import Decision, Threshold
+from uvsdk.template import Template
+from uvsdk_device.keystore import AGEING, EncryptedStore
+
+
+class TemplateAgeing:
+    """Lets the templates of one store follow their people under one policy. Safe to share between threads.
+
+    Args:
+        store: keeps the histories.
+        bundle: the model; a strong match is one at a threshold from its calibration.
+        policy: the rules.
+        clock: gives Unix time.
+    """
+
+    def __init__(self, store: EncryptedStore, bundle: Bundle, policy: AgeingPolicy, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._bundle = bundle
+        self._policy = policy
+        self._clock = clock
+
+    def in_use(self, user_id: str, enrolled: Template) -> Template:
+        """The template to verify with. Raises :class:`StoreError` where the record is damaged."""
+        return aged(enrolled, read_history(self._store, user_id))
+
+    def learn(self, user_id: str, enrolled: Template, probe: Float32, decision: Decision) -> Step:
+        """Take a step towards an accepted probe if the policy allows; nothing is written where it does not.
+
+        Args:
+            user_id: whose template ``decision`` was about.
+            enrolled: the enrolment's own template at that time.
+            probe: the embedding behind ``decision``.
+            decision: about the probe and the template in use.
+
+        Raises:
+            StoreError: the step cannot be kept; the template is as it was.
+            UnknownUserError: deleted meanwhile.
+        """
+        strong = self._strong(enrolled)
+        if strong is None:
+            return Step(begin(enrolled), "the calibration cannot support a threshold that is strict enough")
+        with self._store.lock():
+            history = read_history(self._store, user_id)
+            found = step(
+                enrolled,
+                history,
+                probe=probe,
+                decision=decision,
+                strong=strong,
+                policy=self._policy,
+                now_s=self._clock(),
+            )
+            # Enrolled anew since the decision: the step is of a template that is gone.
+            if found.taken and belongs(found.history, self._store.template(user_id)):
+                _keep(self._store, user_id, found.history)
+        return found
+
+    def _strong(self, enrolled: Template) -> Threshold | None:
+        """The threshold of a strong match; ``None`` where there are too few trials, or no calibration."""
+        if self._bundle.calibration is None or enrolled.threshold is None:
+            return None
+        try:
+            return self._bundle.calibration.threshold(enrolled.threshold.fmr / self._policy.stricter)
+        except ThresholdError:
+            return None
+
+
+def read_history(store: EncryptedStore, user_id: str) -> History | None:
+    """What became of the user's template; ``None`` where it never moved.
+
+    Raises:
+        StoreError: the record is damaged.
+    """
+    try:
+        (data,) = store.get(AGEING, user=user_id)
+        return unpack(History, data)
+    except KeyError:
+        return None
+    except WireError as error:
+        raise StoreError("the kept versions of a template do not read; revert it to the enrolment's own") from error
+
+
+def revert_template(store: EncryptedStore, user_id: str, *, versions: int | None = None) -> Template:
+    """Take back the newest ``versions`` steps of the user's template, or all; gives the template now in use.
+
+    Raises:
+        UnknownUserError: not enrolled here.
+        SettingsError: ``versions`` below 1.
+    """
+    with store.lock():
+        enrolled = store.template(user_id)
+        if versions is None:
+            _forget_versions(store, user_id, enrolled)
+            return enrolled
+        history = read_history(store, user_id)
+        if history is None or not belongs(history, enrolled):
+            return enrolled
+        left = revert(history, versions=versions)
+        _keep(store, user_id, left)
+        return aged(enrolled, left)
+
+
+def _forget_versions(store: EncryptedStore, user_id: str, enrolled: Template) -> None:
+    """Back to the original, even where the record is damaged; the time of the last step stays if it can be read."""
+    try:
+        history = read_history(store, user_id)
+    except StoreError:
+        history = None
+    if history is None or not belongs(history, enrolled):
+        store.drop(AGEING, user=user_id)
+    else:
+        _keep(store, user_id, revert(history))
+
+
+def _keep(store: EncryptedStore, user_id: str, history: History) -> None:
+    store.put(AGEING, [pack(history)], user=user_id)
+
+
+__all__ = ["TemplateAgeing", "read_history", "revert_template"]

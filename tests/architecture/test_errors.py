@@ -1,0 +1,171 @@
+"""``docs/errors.md`` tells the truth: it has every error and every problem kind, and messages that are really raised.
+
+``python -m tests.architecture.test_errors`` writes the messages anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests import documented_errors
+from uvsdk import errors
+from uvsdk_device import problems as agent_problems
+from uvsdk_server import problems as server_problems
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "errors.md"
+_SECTION = re.compile(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"```text\n(.*?)```", re.DOTALL)
+
+# What Starlette answers by itself, named after the status's phrase.
+_BY_THE_FRAMEWORK = {"bad-request", "not-found", "method-not-allowed"}
+# ``envelopes`` takes status and kind from a call of its own.
+_BY_VARIABLE = {"malformed", "unsealable"}
+
+
+def classes() -> dict[str, type[errors.UvsdkError]]:
+    found = inspect.getmembers(errors, lambda item: inspect.isclass(item) and issubclass(item, errors.UvsdkError))
+    return {name: kind for name, kind in found if kind is not errors.UvsdkError}
+
+
+def sections() -> dict[str, str]:
+    return dict(_SECTION.findall(DOCUMENT.read_text(encoding="utf-8")))
+
+
+def table() -> dict[str, list[str]]:
+    """Kind -> the other cells of its row."""
+    lines = DOCUMENT.read_text(encoding="utf-8").split("## Problem documents")[1].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| `")]
+    return {row[0].strip("` |"): row[1:] for row in cells}
+
+
+def raised_by_server() -> dict[str, set[str]]:
+    """Kind -> statuses of every ``Problem(status, kind, ...)`` that is written out in the server."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "server" / "uvsdk_server").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Problem"):
+                continue
+            if isinstance(node.args[1], ast.Constant):
+                assert isinstance(node.args[0], ast.Constant), ast.unparse(node)
+                found.setdefault(str(node.args[1].value), set()).add(str(node.args[0].value))
+    return found
+
+
+def of_samples() -> dict[str, set[str]]:
+    """The kinds of :class:`SampleError` and all below it, as both answer them."""
+    kinds = [kind for kind in classes().values() if issubclass(kind, errors.SampleError)]
+    found: dict[str, set[str]] = {}
+    for kind in kinds:
+        error = kind("words", {}) if kind is errors.LowQualityError else kind("words")  # type: ignore[call-arg]
+        problem = server_problems.of(error)
+        answer = agent_problems.of(error)
+        assert answer.status_code == problem.status
+        assert f'"type":"urn:uvsdk:problem:{problem.kind}"'.encode() in bytes(answer.body).replace(b": ", b":")
+        found[problem.kind] = {str(problem.status)}
+    return found
+
+
+def kinds() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """What the server and the agent may answer: kind -> statuses."""
+    server = raised_by_server() | {name: {str(status)} for status, name in server_problems._STATUS.values()}
+    agent = {name: {str(status)} for status, name in agent_problems._STATUS.values()}
+    samples = of_samples()
+    by_framework = {"not-found": {"404"}, "method-not-allowed": {"405"}}
+    server |= samples | by_framework | {"bad-request": {"400"}}
+    agent |= samples | by_framework | {"unauthorized": {"401"}, "too-large": {"413"}, "internal": {"500"}}
+    return server, agent
+
+
+def test_every_class_has_a_section_and_every_section_a_class() -> None:
+    assert set(sections()) == set(classes())
+
+
+def test_every_class_that_is_raised_has_a_message() -> None:
+    without = {name for name, text in sections().items() if not _BLOCK.search(text)}
+    assert without == {"AttemptsError", "FederationError", "TemplateError", "WeightsError"}
+    never_by_function = set(classes().values()) - set(documented_errors.RAISED)
+    assert {kind.__name__ for kind in never_by_function} == without | {
+        "ChecksumError",
+        "SealError",
+        "SeveralFacesError",
+        "TrainingUnavailableError",
+        "UnapprovedConfigError",
+    }
+
+
+@pytest.mark.parametrize("kind", documented_errors.RAISED, ids=lambda kind: kind.__name__)
+def test_the_message_is_the_one_that_is_raised(kind: type[errors.UvsdkError], tmp_path: Path) -> None:
+    block = _BLOCK.search(sections()[kind.__name__])
+    assert block is not None
+    assert block[1].strip() == documented_errors.message(kind, tmp_path), (
+        "run: python -m tests.architecture.test_errors"
+    )
+
+
+def test_every_problem_kind_is_listed_with_its_status_and_who_answers_it() -> None:
+    server, agent = kinds()
+    listed = table()
+    assert set(listed) == set(server) | set(agent)
+    for kind, (status, who, example, remedy, *rest) in listed.items():
+        assert not rest, kind
+        assert {status} == server.get(kind, set()) | agent.get(kind, set()), kind
+        expected = "both" if kind in server and kind in agent else "server" if kind in server else "agent"
+        assert who == expected, kind
+        assert example, kind
+        assert remedy, kind
+        assert re.fullmatch("[a-z]+(-[a-z]+)*", kind)
+
+
+def test_kinds_that_no_call_writes_out_are_known() -> None:
+    assert _BY_VARIABLE <= set(table())
+    assert _BY_THE_FRAMEWORK <= set(table())
+    source = (ROOT / "server" / "uvsdk_server" / "envelopes.py").read_text(encoding="utf-8")
+    assert all(f'"{kind}"' in source for kind in _BY_VARIABLE)
+
+
+def test_examples_of_details_are_in_the_source_or_in_a_section() -> None:
+    """Every example's longest run of plain words stands in the code (joined literals) or among the raised messages."""
+    texts = ["".join(literals(path)) for path in (ROOT / "server").rglob("*.py")]
+    texts += ["".join(literals(path)) for path in (ROOT / "device").rglob("*.py")]
+    texts += [*sections().values(), "Method Not Allowed", "Not Found", "There was an error parsing the body"]
+    for kind, (_, _, example, *_) in table().items():
+        words = max(re.split(r"[\d(]+|fedmetric|verify or operator", example), key=len).strip()
+        assert any(words in text for text in texts), (kind, words)
+
+
+def literals(path: Path) -> list[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def test_links_of_the_document_exist() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (DOCUMENT.parent / target).exists(), target
+    anchors = {heading.lower().replace("`", "").replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)}
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
+
+
+def with_current_messages(text: str) -> str:
+    """``text`` with every message that has a function raised anew."""
+
+    def renewed(section: re.Match[str]) -> str:
+        kind = getattr(errors, section[1])
+        if kind not in documented_errors.RAISED:
+            return section[0]
+        with tempfile.TemporaryDirectory() as folder:
+            words = documented_errors.message(kind, Path(folder))
+        return _BLOCK.sub(lambda _: f"```text\n{words}\n```", section[0], count=1)
+
+    return _SECTION.sub(renewed, text)
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(with_current_messages(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,232 @@
+"""Every error of ``docs/errors.md``, raised by what really raises it.
+
+Each function below causes one error in a folder of its own; the message goes into the document, with that folder's
+place written as ``ada-store`` so that it is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from tests import modality_graphs
+from uvsdk import Capture, MemoryStore, errors, modality
+from uvsdk.attempts import Attempts, RetryPolicy, refusal
+from uvsdk.bundle import Bundle, shipped
+from uvsdk.enroll import enroll
+from uvsdk.federation.guards import check_unit_vector
+from uvsdk.federation.messages import TrainingConfig
+from uvsdk.modality import Limits
+from uvsdk.privacy.sealing import Envelope
+from uvsdk.scoring import Calibration, Requirement, assess
+from uvsdk.template import Template
+from uvsdk.verify import compare, verify
+from uvsdk.weights import find
+from uvsdk_device import connection
+from uvsdk_device.keystore import EncryptedStore
+from uvsdk_device.membership import check_server_verification, forget_here
+from uvsdk_device.records import disk_errors
+from uvsdk_device.wrapping import ScryptCost
+
+CHEAP = ScryptCost(n=1 << 12, r=8, p=1)
+UNIT = np.array([1.0, 0.0], np.float32)
+BLANK = np.full((32, 32), 255, np.uint8)
+
+
+def template(version: str = "", *, dimension: int = 2) -> Template:
+    embedding = np.eye(1, dimension, dtype=np.float32)[0]
+    return Template(embedding, version or "0" * 64, "handwriting", 3)
+
+
+def store(folder: Path) -> EncryptedStore:
+    return EncryptedStore.open(folder / "store", passphrase="right", cost=CHEAP)
+
+
+def enrolled(folder: Path) -> EncryptedStore:
+    opened = store(folder)
+    opened.save_enrolment("ada", template(), [])
+    return opened
+
+
+def embedding_of_another_norm(_: Path) -> object:
+    return compare(3 * UNIT, template())
+
+
+def undecodable(_: Path) -> object:
+    return verify(b"", template(shipped().version, dimension=16), model=shipped(), threshold=_limit())
+
+
+def too_large(_: Path) -> object:
+    capture = Capture(limits=Limits(max_bytes=1000))
+    return verify(bytes(4096), template(shipped().version), model=shipped(), threshold=_limit(), capture=capture)
+
+
+def silence(_: Path) -> object:
+    pcm = np.zeros(16_000, np.float32)
+    return modality.get("voice").prepare((pcm, 16_000), modality_graphs.described({}))
+
+
+def no_face(_: Path) -> object:
+    graphs = modality_graphs.loaded("face", {})
+    return modality.get("face").prepare(np.full((240, 320, 3), 128, np.uint8), graphs)
+
+
+def blank_page(_: Path) -> object:
+    return verify(BLANK, template(shipped().version), model=shipped(), threshold=_limit())
+
+
+def poor(_: Path) -> object:
+    snr = Requirement("snr_db", "signal to noise ratio", "dB", (5, np.inf), (15, np.inf), "go where it is quieter")
+    return assess({"snr_db": 2.0}, [snr], "standard")
+
+
+def too_few(_: Path) -> object:
+    page = BLANK.copy()
+    page[8:24, 14:18] = 0
+    return enroll("ada", [page, page, BLANK], model=shipped(), store=MemoryStore())
+
+
+def no_template(_: Path) -> object:
+    return Template.from_bytes(b"nothing", bytes(32))
+
+
+def another_model(_: Path) -> object:
+    return verify(BLANK, template(), model=shipped(), threshold=_limit())
+
+
+def unsupported_rate(_: Path) -> object:
+    return Calibration(np.linspace(-1, 1, 1000, dtype=np.float32), "m", "1000 trials").threshold(1e-4)
+
+
+def too_many(_: Path) -> object:
+    raise refusal(Attempts(5, 0, 0.0), RetryPolicy(), 0.0, whose="this person", reset="")
+
+
+def disabled(_: Path) -> object:
+    reset = "run `uvsdk attempts reset USER`, or enrol again"
+    raise refusal(Attempts(50, 0, 0.0), RetryPolicy(), 0.0, whose="this person", reset=reset)
+
+
+def no_bundle(_: Path) -> object:
+    return Bundle.from_bytes(b"<html>not found</html>")
+
+
+def weights_elsewhere(_: Path) -> object:
+    return find("ge2e", path="voice-encoder.pt")
+
+
+def unknown_name(_: Path) -> object:
+    return modality.get("iris")
+
+
+def wrong_setting(_: Path) -> object:
+    return Capture(quality="best")  # type: ignore[arg-type]
+
+
+def wrong_message(_: Path) -> object:
+    return Envelope.parse(b"{}" * 8)
+
+
+def wrong_update(_: Path) -> object:
+    return check_unit_vector(2 * UNIT, 2)
+
+
+def foreign_folder(folder: Path) -> object:
+    (folder / "store").mkdir()
+    (folder / "store" / "photo.jpg").touch()
+    return store(folder)
+
+
+def wrong_passphrase(folder: Path) -> object:
+    store(folder)
+    return EncryptedStore.open(folder / "store", passphrase="wrong")
+
+
+def full_disk(_: Path) -> object:
+    with disk_errors():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def unknown_user(folder: Path) -> object:
+    return store(folder).template("bea")
+
+
+def unreachable(_: Path) -> object:
+    with connection.Connection("http://127.0.0.1:9") as client:
+        return client.get_json("/v1/deployment")
+
+
+def refused(_: Path) -> object:
+    body = {"type": "urn:uvsdk:problem:token-spent", "detail": "the enrolment token has no uses left"}
+    headers = {"content-type": "application/problem+json"}
+    answer = httpx.Response(403, json=body, headers=headers)
+    return connection._raise_for(answer, answer.content)
+
+
+def edge_only(_: Path) -> object:
+    class Stated:
+        edge_only = True
+        config = TrainingConfig(
+            deployment="clinic", modality="voice", backbone="ge2e", algorithm="fedmetric", rounds=1, deadline_s=60.0
+        )
+
+    return check_server_verification(Stated())  # type: ignore[arg-type]
+
+
+def still_registered(folder: Path) -> object:
+    known = enrolled(folder)
+    known.put("device", [b"keys"], name="clinic", user="ada")
+    return forget_here("ada", known)
+
+
+def _limit() -> object:
+    from uvsdk.scoring import Threshold
+
+    return Threshold(0.5, 0.01, 1000)
+
+
+RAISED: dict[type[errors.UvsdkError], Callable[[Path], object]] = {
+    errors.SampleError: embedding_of_another_norm,
+    errors.UndecodableSampleError: undecodable,
+    errors.SampleTooLargeError: too_large,
+    errors.NoSpeechError: silence,
+    errors.NoFaceError: no_face,
+    errors.NoInkError: blank_page,
+    errors.LowQualityError: poor,
+    errors.EnrolmentError: too_few,
+    errors.TemplateFormatError: no_template,
+    errors.ModelMismatchError: another_model,
+    errors.ThresholdError: unsupported_rate,
+    errors.TooManyAttemptsError: too_many,
+    errors.DisabledError: disabled,
+    errors.BundleError: no_bundle,
+    errors.WeightsNotFoundError: weights_elsewhere,
+    errors.UnknownNameError: unknown_name,
+    errors.SettingsError: wrong_setting,
+    errors.WireError: wrong_message,
+    errors.UpdateRejectedError: wrong_update,
+    errors.StoreError: foreign_folder,
+    errors.StoreLockedError: wrong_passphrase,
+    errors.StoreFullError: full_disk,
+    errors.UnknownUserError: unknown_user,
+    errors.ServerUnreachableError: unreachable,
+    errors.ServerRefusedError: refused,
+    errors.EdgeOnlyError: edge_only,
+    errors.StillRegisteredError: still_registered,
+}
+"""What raises each class. Without an entry: base classes that are never raised, what needs two faces or a server that
+changed, a download that was tampered with, and an installation without torch; their messages are copied by hand."""
+
+
+def message(kind: type[errors.UvsdkError], folder: Path) -> str:
+    """The message of ``kind`` as its function raises it; what is not exactly that class is an ``AssertionError``."""
+    try:
+        RAISED[kind](folder)
+    except errors.UvsdkError as error:
+        assert type(error) is kind, f"expected {kind.__name__}, got {error!r}"
+        return str(error).replace(str(folder / "store"), "ada-store")
+    raise AssertionError(f"{kind.__name__} was not raised")

@@ -1,0 +1,166 @@
+"""From a score and the conditions of both sides to a likelihood ratio.
+
+Under worse conditions impostors score lower or, where both sides share the noise, higher; one threshold on the score
+is then many false match rates. So the score is first measured against what impostors reach under those conditions,
+
+    z = (score - location(template, probe)) / scale(template, probe),
+
+which makes the false match rate at any z the same everywhere, and the ratio of z is a straight line fitted by logistic
+regression, ``ln P(z | same) / P(z | another) = slope z + offset``. It is the ratio of what z alone says, over the mix
+of conditions it was fitted on. Rises with the score under fixed conditions, since scale and slope are positive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from uvsdk.arrays import Float32, Float64
+from uvsdk.scoring.compensation import Compensation
+from uvsdk.scoring.conditions import CONDITIONS, Conditions
+
+LOGARITHMIC: Final = ("speech_s", "face_pixels", "sharpness")
+"""Conditions whose doubling counts, and not their difference."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Surroundings:
+    """Conditions as numbers around 0: logarithm where doubling counts, held to the range seen, standardised.
+
+    Args:
+        names: which conditions, some of :data:`uvsdk.scoring.conditions.CONDITIONS`.
+        low: smallest value seen, float64 (k,), after the logarithm.
+        high: largest value seen, likewise.
+        mean: likewise.
+        spread: standard deviation, likewise, above 0.
+    """
+
+    names: tuple[str, ...]
+    low: Float64
+    high: Float64
+    mean: Float64
+    spread: Float64
+
+    def __post_init__(self) -> None:
+        if not set(self.names) <= set(CONDITIONS) or len(set(self.names)) != len(self.names):
+            raise ValueError(f"conditions are among {', '.join(CONDITIONS)}, got {', '.join(self.names)}")
+        for part in (self.low, self.high, self.mean, self.spread):
+            if part.shape != (len(self.names),) or not np.isfinite(part).all():
+                raise ValueError("a condition has one finite number of each kind")
+        if (self.low > self.high).any() or (self.spread <= 0).any():
+            raise ValueError("a condition's range ascends and its spread is positive")
+
+    @classmethod
+    def seen(cls, samples: Sequence[Conditions]) -> Surroundings:
+        """Of the conditions that every one of ``samples`` has and in which they differ."""
+        names, columns = [], []
+        for name in CONDITIONS:
+            values = np.array([_scaled(name, sample[name]) for sample in samples if name in sample])
+            if len(samples) and len(values) == len(samples) and values.std() > 1e-9:
+                names.append(name)
+                columns.append(values)
+        stacked = np.array(columns, np.float64).reshape(len(names), -1)
+        if not names:
+            return cls((), *(np.zeros(0) for _ in range(4)))
+        return cls(tuple(names), stacked.min(1), stacked.max(1), stacked.mean(1), stacked.std(1))
+
+    def place(self, samples: Sequence[Conditions]) -> Float64:
+        """float64 (n, k); 0, the mean, where a condition was not measured."""
+        rows = np.zeros((len(samples), len(self.names)))
+        for row, sample in zip(rows, samples, strict=True):
+            for column, name in enumerate(self.names):
+                if name in sample:
+                    value = min(max(_scaled(name, sample[name]), self.low[column]), self.high[column])
+                    row[column] = (value - self.mean[column]) / self.spread[column]
+        return rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LikelihoodRatio:
+    """The fitted map. Everything in it is about scores; the embeddings behind them are not in it.
+
+    Args:
+        compensation: applied to both embeddings before they are compared.
+        top: cohort scores that :class:`uvsdk.scoring.cohort.Normalisation` looks at; 0 leaves the score as it is.
+        surroundings: the conditions it depends on.
+        location: weights of :func:`features`, float64 (1 + 3 k,): what impostors score on average.
+        log_scale: likewise, natural logarithm of their standard deviation.
+        limits: float64 (2, 2), least and greatest location, then log scale, that were fitted; held to these.
+        slope: of the ratio in z, above 0.
+        offset: ratio at z = 0.
+        lowest: least ratio that the genuine trials can support, ``-ln`` of their number.
+        highest: greatest ratio that the impostor trials can support, ``ln`` of their number.
+        impostor: ratios of the impostor trials, float32 (n,), ascending, evenly spaced in rank.
+        trials: impostor comparisons of original recordings behind them; copies of a recording are no new trials.
+    """
+
+    compensation: Compensation
+    top: int
+    surroundings: Surroundings
+    location: Float64
+    log_scale: Float64
+    limits: Float64
+    slope: float
+    offset: float
+    lowest: float
+    highest: float
+    impostor: Float32
+    trials: int
+
+    def __post_init__(self) -> None:
+        size = (1 + 3 * len(self.surroundings.names),)
+        if self.location.shape != size or self.log_scale.shape != size or self.limits.shape != (2, 2):
+            raise ValueError(f"weights have shape {size}, got {self.location.shape} and {self.log_scale.shape}")
+        numbers = [*self.location, *self.log_scale, *self.limits.ravel(), self.slope, self.offset]
+        if not all(math.isfinite(number) for number in (*numbers, self.lowest, self.highest)):
+            raise ValueError("a likelihood ratio is made of finite numbers")
+        if not self.slope > 0 or not self.lowest < self.highest or (self.limits[:, 0] > self.limits[:, 1]).any():
+            raise ValueError("a likelihood ratio rises with the score, between a lower and an upper bound")
+        if self.top < 0 or self.top == 1 or self.trials < 1:
+            raise ValueError(f"cohort scores are 0 or at least 2, trials at least 1; got {self.top} and {self.trials}")
+        if not len(self.impostor) or not np.isfinite(self.impostor).all() or (np.diff(self.impostor) < 0).any():
+            raise ValueError("impostor ratios are finite and ascend")
+
+    def standardised(self, scores: Float64, template: Float64, probe: Float64) -> Float64:
+        """z of each score, float64 (n,).
+
+        Args:
+            scores: compensated, and normalised where :attr:`top` says so, float64 (n,).
+            template: conditions of each template, placed, float64 (n, k).
+            probe: conditions of each probe, likewise.
+        """
+        rows = features(template, probe)
+        (low, high), (narrow, wide) = self.limits
+        location = np.clip(rows @ self.location, low, high)
+        scale = np.exp(np.clip(rows @ self.log_scale, narrow, wide))
+        return np.asarray((scores - location) / scale, np.float64)
+
+    def ratios(self, scores: Float64, template: Float64, probe: Float64) -> Float64:
+        """Natural-log likelihood ratio of each score, float64 (n,); arguments as for :meth:`standardised`."""
+        z = self.standardised(scores, template, probe)
+        return np.clip(self.slope * z + self.offset, self.lowest, self.highest)
+
+
+def features(template: Float64, probe: Float64) -> Float64:
+    """What location and scale are linear in: 1, and of each condition sum, product and sum of squares of both sides.
+
+    Swapping the sides changes nothing. The product is there since noise that both sides share raises their score,
+    and noise on one of them lowers it.
+
+    >>> features(np.array([[1.0]]), np.array([[3.0]])).tolist()
+    [[1.0, 4.0, 3.0, 10.0]]
+    """
+    return np.concatenate(
+        [np.ones((len(template), 1)), template + probe, template * probe, template**2 + probe**2], axis=1
+    )
+
+
+def _scaled(name: str, value: float) -> float:
+    return math.log(max(value, 1e-6)) if name in LOGARITHMIC else value
+
+
+__all__ = ["LOGARITHMIC", "LikelihoodRatio", "Surroundings", "features"]

@@ -1,0 +1,128 @@
+"""A calibration as bytes, for the member ``calibration.bin`` of a bundle and for a server's store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from uvsdk.arrays import Float32, Float64, Int64
+from uvsdk.errors import BundleError, ThresholdError, WireError
+from uvsdk.federation.codec import pack, unpack
+from uvsdk.scoring.calibration import Calibration
+from uvsdk.scoring.cohort import Cohort
+from uvsdk.scoring.compensation import Compensation
+from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings
+
+MAGIC: Final = b"UVC1"
+"""First four bytes. A file of bare scores, as older versions kept them, starts with a cosine instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """Fields of ratio and cohort; an absent one has no rows."""
+
+    model_version: str
+    source: str
+    impostor: Float32
+    fitted: bool
+    centre: Float32
+    directions: Float32
+    top: int
+    names: tuple[str, ...]
+    ranges: Float64
+    location: Float64
+    log_scale: Float64
+    limits: Float64
+    line: Float64
+    ratios: Float32
+    trials: int
+    cohort: Float32
+    person: Int64
+    conditions: Float32
+
+
+def to_bytes(calibration: Calibration) -> bytes:
+    """The inverse of :func:`from_bytes`; equal calibrations give equal bytes."""
+    ratio, cohort = calibration.ratio, calibration.cohort
+    none = np.zeros((0, 0), np.float32)
+    body = _Body(
+        model_version=calibration.model_version,
+        source=calibration.source,
+        impostor=calibration.impostor,
+        fitted=ratio is not None,
+        centre=none[0:0, :].reshape(0) if ratio is None else ratio.compensation.centre,
+        directions=none if ratio is None else ratio.compensation.directions,
+        top=0 if ratio is None else ratio.top,
+        names=() if ratio is None else ratio.surroundings.names,
+        ranges=np.zeros((4, 0)) if ratio is None else _ranges(ratio.surroundings),
+        location=np.zeros(0) if ratio is None else ratio.location,
+        log_scale=np.zeros(0) if ratio is None else ratio.log_scale,
+        limits=np.zeros((2, 2)) if ratio is None else ratio.limits,
+        line=np.zeros(4)
+        if ratio is None
+        else np.array([ratio.slope, ratio.offset, ratio.lowest, ratio.highest], np.float64),
+        ratios=none.reshape(0) if ratio is None else ratio.impostor,
+        trials=0 if ratio is None else ratio.trials,
+        cohort=none if cohort is None else cohort.embeddings,
+        person=np.zeros(0, np.int64) if cohort is None else cohort.person,
+        conditions=none if cohort is None else cohort.conditions,
+    )
+    return MAGIC + pack(body)
+
+
+def from_bytes(data: bytes) -> Calibration:
+    """Read what :func:`to_bytes` made.
+
+    Raises:
+        BundleError: not a calibration, cut short, altered, or with numbers that fit nothing.
+    """
+    if not data.startswith(MAGIC):
+        raise BundleError(f"not a calibration: expected the magic {MAGIC!r}")
+    try:
+        body = unpack(_Body, memoryview(data)[len(MAGIC) :])
+        check_impostors(body.impostor)
+        cohort = None
+        if len(body.cohort):
+            cohort = Cohort(body.cohort, body.person, body.conditions)
+        return Calibration(
+            body.impostor, body.model_version, body.source, _ratio(body) if body.fitted else None, cohort
+        )
+    except (WireError, ThresholdError, ValueError) as error:
+        raise BundleError(f"the calibration does not read: {error}; calibrate the model again") from error
+
+
+def check_impostors(scores: Float32) -> None:
+    """Raises :class:`BundleError` unless they are cosines in ascending order."""
+    if scores.ndim != 1 or not np.isfinite(scores).all() or (np.diff(scores) < 0).any():
+        raise BundleError("impostor scores must be cosines in ascending order")
+    if (np.abs(scores) > 1 + 1e-5).any():
+        raise BundleError("impostor scores must be cosines in ascending order")
+
+
+def _ratio(body: _Body) -> LikelihoodRatio:
+    if body.ranges.shape != (4, len(body.names)) or body.line.shape != (4,):
+        raise BundleError("a likelihood ratio has four ranges of its conditions and four numbers of its line")
+    slope, offset, lowest, highest = body.line.tolist()
+    return LikelihoodRatio(
+        compensation=Compensation(body.centre, body.directions),
+        top=body.top,
+        surroundings=Surroundings(body.names, *body.ranges),
+        location=body.location,
+        log_scale=body.log_scale,
+        limits=body.limits,
+        slope=slope,
+        offset=offset,
+        lowest=lowest,
+        highest=highest,
+        impostor=body.ratios,
+        trials=body.trials,
+    )
+
+
+def _ranges(surroundings: Surroundings) -> Float64:
+    return np.stack([surroundings.low, surroundings.high, surroundings.mean, surroundings.spread])
+
+
+__all__ = ["MAGIC", "check_impostors", "from_bytes", "to_bytes"]
