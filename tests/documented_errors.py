@@ -12,6 +12,9 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from tests import modality_graphs
 from uvsdk import Capture, MemoryStore, errors, modality
@@ -21,8 +24,9 @@ from uvsdk.enroll import enroll
 from uvsdk.federation.guards import check_unit_vector
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.modality import Limits
-from uvsdk.privacy.sealing import Envelope
-from uvsdk.scoring import Calibration, Requirement, assess
+from uvsdk.presentation.challenge import Challenges
+from uvsdk.privacy.sealing import Binding, Envelope, seal
+from uvsdk.scoring import Calibration, Requirement, Threshold, assess
 from uvsdk.template import Template
 from uvsdk.verify import compare, verify
 from uvsdk.weights import find
@@ -111,6 +115,10 @@ def disabled(_: Path) -> object:
     raise refusal(Attempts(50, 0, 0.0), RetryPolicy(), 0.0, whose="this person", reset=reset)
 
 
+def unknown_challenge(_: Path) -> object:
+    return Challenges(clock=lambda: 0.0).redeem("0" * 32)
+
+
 def no_bundle(_: Path) -> object:
     return Bundle.from_bytes(b"<html>not found</html>")
 
@@ -129,6 +137,23 @@ def wrong_setting(_: Path) -> object:
 
 def wrong_message(_: Path) -> object:
     return Envelope.parse(b"{}" * 8)
+
+
+def wrong_signature(_: Path) -> object:
+    ours, theirs = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    binding = Binding(
+        deployment="clinic",
+        direction="up",
+        message_type="admission",
+        algorithm="fedaws",
+        round_id=0,
+        model_version="0" * 64,
+        sender="0" * 32,
+        recipient_key_id="0" * 32,
+        nonce="0" * 32,
+    )
+    sealed = seal([b"x"], binding, recipient=X25519PrivateKey.generate().public_key(), signing_key=ours)
+    return Envelope.parse(sealed).verify(theirs.public_key())
 
 
 def wrong_update(_: Path) -> object:
@@ -183,9 +208,7 @@ def still_registered(folder: Path) -> object:
     return forget_here("ada", known)
 
 
-def _limit() -> object:
-    from uvsdk.scoring import Threshold
-
+def _limit() -> Threshold:
     return Threshold(0.5, 0.01, 1000)
 
 
@@ -203,11 +226,13 @@ RAISED: dict[type[errors.UvsdkError], Callable[[Path], object]] = {
     errors.ThresholdError: unsupported_rate,
     errors.TooManyAttemptsError: too_many,
     errors.DisabledError: disabled,
+    errors.ChallengeError: unknown_challenge,
     errors.BundleError: no_bundle,
     errors.WeightsNotFoundError: weights_elsewhere,
     errors.UnknownNameError: unknown_name,
     errors.SettingsError: wrong_setting,
     errors.WireError: wrong_message,
+    errors.SealError: wrong_signature,
     errors.UpdateRejectedError: wrong_update,
     errors.StoreError: foreign_folder,
     errors.StoreLockedError: wrong_passphrase,
@@ -224,9 +249,7 @@ changed, a download that was tampered with, and an installation without torch; t
 
 def message(kind: type[errors.UvsdkError], folder: Path) -> str:
     """The message of ``kind`` as its function raises it; what is not exactly that class is an ``AssertionError``."""
-    try:
+    with pytest.raises(kind) as caught:
         RAISED[kind](folder)
-    except errors.UvsdkError as error:
-        assert type(error) is kind, f"expected {kind.__name__}, got {error!r}"
-        return str(error).replace(str(folder / "store"), "ada-store")
-    raise AssertionError(f"{kind.__name__} was not raised")
+    assert caught.type is kind
+    return str(caught.value).replace(str(folder / "store"), "ada-store")

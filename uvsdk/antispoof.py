@@ -9,6 +9,7 @@ was added here, so how many attacks it lets pass is **not known**: ``docs/presen
 from __future__ import annotations
 
 from uvsdk import weights
+from uvsdk.errors import UnknownNameError
 from uvsdk.presentation.graph import PresentationGraph
 from uvsdk.tfjs import to_onnx
 
@@ -33,6 +34,8 @@ def presentation_graph(name: str = "antispoof", *, download: bool = False) -> Pr
         WeightsNotFoundError: its weights are nowhere to be found.
         WeightsError: they are not what they should be.
     """
+    if name not in NAMES:
+        raise UnknownNameError(f"no presentation attack detector {name!r}; there are {', '.join(NAMES)}")
     topology = weights.find(f"{name}-topology", download=download)
     body = weights.find(name, download=download)
     graph = to_onnx(topology.read_bytes(), body.read_bytes(), source=name)

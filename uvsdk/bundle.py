@@ -9,6 +9,7 @@ A bundle is a zip archive of stored (uncompressed) members::
     presentation.onnx   face only, optional: a presentation attack detector; no part of the model version
     theta.f32           the trainable parameters, little-endian float32, in the manifest's order
     impostors.f32       calibration scores, where the bundle has been calibrated
+    calibration.bin     in its place: scores, likelihood ratio and cohort (uvsdk.scoring.record)
 
 Because theta lies apart from the graphs, a server without torch makes the next model version by replacing theta.
 """
@@ -34,7 +35,7 @@ from uvsdk.arrays import Float32
 from uvsdk.errors import BundleError, ModelMismatchError, UnknownNameError
 from uvsdk.manifest import FORMAT, Manifest, Parameter, decode, encode, object_of, parse
 from uvsdk.presentation.graph import PresentationGraph
-from uvsdk.scoring import Calibration
+from uvsdk.scoring import Calibration, record
 
 __all__ = ["GRAPHS", "MAXIMUM_BYTES", "Bundle", "Manifest", "Parameter", "shipped"]
 
@@ -43,6 +44,7 @@ GRAPHS = ("embedding", "vad", "detector")
 
 _THETA = "theta.f32"
 _IMPOSTORS = "impostors.f32"
+_CALIBRATION = "calibration.bin"
 _PRESENTATION = "presentation.onnx"
 _MANIFEST = "manifest.json"
 _MANIFEST_MAXIMUM_BYTES = 1 << 20
@@ -132,12 +134,11 @@ class Bundle:
             if record["version"] != bundle.version:
                 raise BundleError("the manifest names another model version than the one its members make")
             described = record.get("calibration")
-            if (described is None) != (_IMPOSTORS not in members):
+            if (described is None) != (_IMPOSTORS not in members and _CALIBRATION not in members):
                 raise BundleError("the manifest and the members disagree on calibration")
             if described is None:
                 return bundle
-            scores = np.frombuffer(members[_IMPOSTORS], np.dtype("<f4"))
-            return bundle.with_calibration(_checked_calibration(scores, object_of(described)))
+            return bundle.with_calibration(_read_calibration(members, object_of(described)))
         except (KeyError, TypeError, ValueError, AttributeError, ModelMismatchError) as error:
             raise BundleError(f"the manifest does not describe this bundle: {error}") from error
 
@@ -145,8 +146,8 @@ class Bundle:
         """The bundle as one file; equal bundles give equal bytes."""
         members, digests = self._members(), dict(self._digests)
         if self.calibration is not None:
-            scores = np.ascontiguousarray(self.calibration.impostor, np.dtype("<f4")).tobytes()
-            members[_IMPOSTORS], digests[_IMPOSTORS] = scores, hashlib.sha256(scores).digest()
+            name, body = _calibration_member(self.calibration)
+            members[name], digests[name] = body, hashlib.sha256(body).digest()
         if self.presentation is not None:
             members[_PRESENTATION] = self.presentation.graph
             digests[_PRESENTATION] = hashlib.sha256(self.presentation.graph).digest()
@@ -288,20 +289,32 @@ class Bundle:
         return _unit(z)
 
     def embedding(self, views: Float32) -> Float32:
-        """One unit vector, float32 (d,): the direction of the mean of the unit rows of :meth:`embed`."""
+        """One unit vector, float32 (d,): the :func:`direction` of the unit rows of :meth:`embed`."""
         return np.asarray(self.embeddings([views])[0], np.float32)
 
     def embeddings(self, samples: Sequence[Float32]) -> Float32:
         """:meth:`embedding` of several samples' views, float32 (m, d).
 
-        All views share batches, which a recurrent graph computes three times faster than one sample after another.
+        All views share batches, which a recurrent graph computes three times faster than one sample after another;
+        unless it computes in 8 bits, where views that share a batch share a scale, and no sample may depend on
+        another.
         """
         if not samples or any(len(views) == 0 for views in samples):
             raise BundleError("an embedding needs at least one view")
+        if self.manifest.preprocessing.get("recurrent") == "int8":
+            return np.stack([direction(self.embed(views)) for views in samples])
         rows = self.embed(np.concatenate(samples))
         ends = np.cumsum([len(views) for views in samples])
-        means = [part.mean(axis=0, dtype=np.float32) for part in np.split(rows, ends[:-1])]
-        return _unit(np.stack(means))
+        return np.stack([direction(part) for part in np.split(rows, ends[:-1])])
+
+
+def direction(rows: Float32) -> Float32:
+    """The unit vector, float32 (d,), along the mean of float32 (n, d) unit rows.
+
+    Raises:
+        BundleError: the rows cancel out.
+    """
+    return _unit(rows.mean(axis=0, dtype=np.float32))
 
 
 def shipped(name: str = "digits") -> Bundle:
@@ -339,13 +352,27 @@ def _presentation(record: Mapping[str, object], members: Mapping[str, bytes]) ->
     return None if described is None else PresentationGraph.read(object_of(described), members[_PRESENTATION])
 
 
-def _checked_calibration(scores: Float32, described: Mapping[str, object]) -> Calibration:
+def _calibration_member(calibration: Calibration) -> tuple[str, bytes]:
+    """Its name and its bytes; bare scores stay in the form that every version reads."""
+    if calibration.ratio is None and calibration.cohort is None:
+        return _IMPOSTORS, np.ascontiguousarray(calibration.impostor, np.dtype("<f4")).tobytes()
+    return _CALIBRATION, record.to_bytes(calibration)
+
+
+def _read_calibration(members: Mapping[str, bytes], described: Mapping[str, object]) -> Calibration:
     version, source = described["model_version"], described["source"]
     if not isinstance(version, str) or not isinstance(source, str):
         raise BundleError("the calibration in the manifest lacks its model version or its source")
-    if not np.isfinite(scores).all() or (np.diff(scores) < 0).any() or (np.abs(scores) > 1 + 1e-5).any():
-        raise BundleError("impostor scores must be cosines in ascending order")
-    return Calibration(scores, version, source)
+    if _CALIBRATION not in members:
+        scores = np.frombuffer(members[_IMPOSTORS], np.dtype("<f4"))
+        record.check_impostors(scores)
+        return Calibration(scores, version, source)
+    if _IMPOSTORS in members:
+        raise BundleError("the bundle has two calibrations, impostors.f32 and calibration.bin")
+    calibration = record.from_bytes(members[_CALIBRATION])
+    if (calibration.model_version, calibration.source) != (version, source):
+        raise BundleError("the manifest and the calibration disagree on its model version or its source")
+    return calibration
 
 
 def _version(manifest: Manifest, digests: Mapping[str, bytes]) -> str:
@@ -365,7 +392,7 @@ def _read_members(data: bytes) -> dict[str, bytes]:
     """The archive's members, having shown that it is one of ours and inflates to no more than it is."""
     if len(data) > MAXIMUM_BYTES:
         raise BundleError(f"{len(data)} bytes, a bundle has at most {MAXIMUM_BYTES}")
-    known = {_MANIFEST, _THETA, _IMPOSTORS, _PRESENTATION, *(f"{name}.onnx" for name in GRAPHS)}
+    known = {_MANIFEST, _THETA, _IMPOSTORS, _CALIBRATION, _PRESENTATION, *(f"{name}.onnx" for name in GRAPHS)}
     if not data.startswith(b"PK\x03\x04"):
         raise BundleError("not a model bundle: it does not start as a zip archive")
     try:

@@ -7,6 +7,7 @@ happened: nothing that was handed in is ignored without a word.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,10 +28,12 @@ from uvsdk.errors import (
     UvsdkError,
 )
 from uvsdk.inference import Embedded, embed, open_bundle
-from uvsdk.scoring import Quality
+from uvsdk.scoring import Calibration, Quality, Threshold
+from uvsdk.scoring.conditions import UNKNOWN, Conditions, conditions_of, together
 from uvsdk.scoring.personal import leave_one_out, personal_threshold
 from uvsdk.storage import Store
 from uvsdk.template import Template
+from uvsdk.verify import threshold_at
 
 if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 Existing: TypeAlias = Literal["replace", "extend", "refuse"]
 """What happens to somebody who is enrolled already: the new samples replace the old enrolment, are added to it, or are
 an :class:`EnrolmentError`."""
+
+Outliers: TypeAlias = Literal["refuse", "keep"]
+"""Whether a sample that looks like somebody else's is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,7 @@ def enroll(
     fmr: float = 0.01,
     minimum_samples: int = 3,
     existing: Existing = "replace",
+    outliers: Outliers = "refuse",
     capture: Capture | None = None,
 ) -> Enrollment:
     """Make a template of ``samples`` and keep it, with their features, in ``store``.
@@ -135,6 +142,8 @@ def enroll(
             stored, so make sure that the person is who they say. ``extend``: the new samples are added to its own,
             which are embedded again from the stored features; those that are not of the same person are left out.
             ``refuse``: it stays, and this is an error.
+        outliers: ``keep`` takes every readable sample, for people who share some (FedALC's common instances) or a model
+            that is yet to be trained; the reports still give each one's similarity.
         capture: how the samples are taken: quality policy (``Capture(quality="strict")`` for an enrolment that only
             good samples make), rule for several faces, limits.
 
@@ -147,25 +156,29 @@ def enroll(
         ThresholdError: the calibration cannot support ``fmr``.
         BundleError: the model cannot be read.
         StoreError: the store cannot be written.
-        SettingsError: an empty user id, ``minimum_samples`` below 1, or another word for ``existing``.
+        SettingsError: an empty user id, ``minimum_samples`` below 1, or another word for ``existing`` or ``outliers``.
         TypeError: one sample instead of several.
     """
     listed = _several(samples)
-    _check_settings(user_id, fmr, minimum_samples, existing)
+    _check_settings(user_id, fmr, minimum_samples, existing, outliers)
     bundle = open_bundle(model)
     # Read first, because a rate that the trials cannot support is known before a single sample is decoded.
-    impostor_threshold = None if bundle.calibration is None else bundle.calibration.threshold(fmr)
+    impostor_threshold = None if bundle.calibration is None else threshold_at(bundle, fmr)
     earlier = _earlier(user_id, store, existing, bundle)
     kept = _kept(user_id, store, bundle) if existing == "extend" else _Kept((), _no_rows(bundle))
     usable, reports = _read(listed, bundle, capture, kept.features)
-    usable, reports = _consistent(usable, reports, kept.embeddings, consistency.limit(bundle.calibration, fmr))
-    if len(usable) + len(kept.features) < minimum_samples or (listed and not usable):
+    same = -math.inf if outliers == "keep" else consistency.limit(bundle.calibration, fmr)
+    usable, reports = _consistent(usable, reports, kept.embeddings, same)
+    if not usable or len(usable) + len(kept.features) < minimum_samples:
         raise EnrolmentError(_too_few(len(usable), max(minimum_samples - len(kept.features), 1), reports))
     embeddings = np.concatenate([kept.embeddings, *(item.embedding[None] for item in usable)])
+    conditions = [*(UNKNOWN for _ in kept.features), *(conditions_of(item.quality.measured) for item in usable)]
     threshold = None
     if bundle.calibration is not None and impostor_threshold is not None:
-        threshold = personal_threshold(impostor_threshold, bundle.calibration, embeddings)
-    template = Template(_mean(embeddings), bundle.version, bundle.manifest.modality, len(embeddings), threshold)
+        threshold = personal_threshold(impostor_threshold, bundle.calibration, embeddings, conditions=conditions)
+    template = Template(
+        _mean(embeddings), bundle.version, bundle.manifest.modality, len(embeddings), threshold, together(conditions)
+    )
     if existing == "extend" and store.template(user_id) != earlier:
         raise EnrolmentError("the person was enrolled anew while this enrolment was extended; extend it again")
     store.save_enrolment(user_id, template, [*kept.features, *(item.features for item in usable)])
@@ -174,7 +187,7 @@ def enroll(
         template,
         reports,
         completeness(bundle.manifest.modality, embeddings, speech_s=_speech_s(usable), calibration=bundle.calibration),
-        None if threshold is None else expected_fnmr(leave_one_out(embeddings), threshold.score),
+        _expected(embeddings, conditions, threshold, bundle.calibration),
         "new" if earlier is None else "extended" if existing == "extend" else "replaced",
         participation,
     )
@@ -188,7 +201,7 @@ class _Kept:
     embeddings: Float32
 
 
-def _check_settings(user_id: str, fmr: float, minimum_samples: int, existing: str) -> None:
+def _check_settings(user_id: str, fmr: float, minimum_samples: int, existing: str, outliers: str) -> None:
     if not user_id:
         raise SettingsError("a user id cannot be empty")
     if minimum_samples < 1:
@@ -197,6 +210,8 @@ def _check_settings(user_id: str, fmr: float, minimum_samples: int, existing: st
         raise ThresholdError(f"a false match rate lies between 0 and 1, got {fmr}")
     if existing not in get_args(Existing):
         raise SettingsError(f"existing is {', '.join(get_args(Existing))}, got {existing!r}")
+    if outliers not in get_args(Outliers):
+        raise SettingsError(f"outliers is {', '.join(get_args(Outliers))}, got {outliers!r}")
 
 
 def _earlier(user_id: str, store: Store, existing: Existing, bundle: Bundle) -> Template | None:
@@ -304,6 +319,20 @@ def _of_one_person(rows: Float32, places: Sequence[int], same: float | None) -> 
     return own
 
 
+def _expected(
+    embeddings: Float32, conditions: Sequence[Conditions], threshold: Threshold | None, calibration: Calibration | None
+) -> ExpectedFnmr | None:
+    """From each sample against the template of the others, on the scale that decides."""
+    if threshold is None or calibration is None or len(embeddings) < 2:
+        return None
+    if threshold.scale == "cosine":
+        return expected_fnmr(leave_one_out(embeddings), threshold.score)
+    others = embeddings.astype(np.float64).sum(axis=0) - embeddings
+    templates = np.asarray(others / np.maximum(np.linalg.norm(others, axis=1, keepdims=True), 1e-12), np.float32)
+    of_others = [together([*conditions[:place], *conditions[place + 1 :]]) for place in range(len(conditions))]
+    return expected_fnmr(calibration.llrs(templates, embeddings, of_others, conditions), threshold.score)
+
+
 def _speech_s(usable: Sequence[Embedded]) -> float | None:
     """Seconds of speech in all; ``None`` where it is not measured."""
     measured = [item.quality.measured["speech_s"] for item in usable if "speech_s" in item.quality.measured]
@@ -340,6 +369,7 @@ __all__ = [
     "Enrollment",
     "Existing",
     "Federation",
+    "Outliers",
     "Participation",
     "SampleReport",
     "enroll",

@@ -19,8 +19,11 @@ from uvsdk.errors import BundleError, SettingsError
 from uvsdk.federation.messages import Scalar
 from uvsdk.frozen import OUTPUT
 from uvsdk.graphs import auxiliary, externalise
+from uvsdk.quantisation import quantise_recurrent
 
 PARITY = 1e-4
+# What 8 bits may change, as a part of the embeddings' norm; 0.03 is a cosine of 0.9995 for GE2E.
+AGREEMENT = 0.08
 _OPSET = 17
 
 # The tracing exporter is chosen on purpose: it keeps parameter names, which theta needs. Its notices are that it is the
@@ -49,14 +52,16 @@ def export_bundle(
         preprocessing: settings that replace some of the backbone's, e.g. ``{"minimum_speech_s": 0.3}``.
 
     Raises:
-        BundleError: the graph's embeddings differ from torch's by more than 1e-4, relative to their largest entry.
+        BundleError: the graph's embeddings differ from torch's by more than 1e-4, relative to their largest entry; or,
+            where the preprocessing says ``recurrent: int8``, those of the quantised graph by more than 8 % of the norm.
         WeightsNotFoundError: a detector is nowhere to be found.
         SettingsError: no such preprocessing setting.
     """
     was_training = backbone.training
     backbone.eval()
     try:
-        graph = externalise(_trace(_distinct(backbone)), parameters(backbone))
+        traced = _trace(_distinct(backbone))
+        graph = externalise(traced, parameters(backbone))
         detectors, detector_sources = auxiliary(backbone.modality, download=download)
         manifest = Manifest(
             backbone.modality,
@@ -68,7 +73,12 @@ def export_bundle(
             backbone.part,
         )
         bundle = Bundle(manifest, flatten(backbone), {"embedding": graph, **detectors})
-        difference = parity(backbone, bundle, _example(backbone, batch=3))
+        views = _example(backbone, batch=3)
+        difference = parity(backbone, bundle, views)
+        if manifest.preprocessing.get("recurrent") == "int8":
+            graph = externalise(quantise_recurrent(traced), parameters(backbone))
+            exact, bundle = bundle, Bundle(manifest, flatten(backbone), {"embedding": graph, **detectors})
+            _check_agreement(exact, bundle, views)
     finally:
         backbone.train(was_training)
     if not difference <= PARITY:
@@ -85,6 +95,16 @@ def parity(backbone: Backbone, bundle: Bundle, views: Float32) -> float:
         expected = backbone(torch.from_numpy(views)).numpy()
     actual = bundle.session().run(["z"], {"views": views})[0]
     return float(np.abs(actual - expected).max() / max(1.0, float(np.abs(expected).max())))
+
+
+def _check_agreement(exact: Bundle, quantised: Bundle, views: Float32) -> None:
+    expected, actual = (bundle.session().run(["z"], {"views": views})[0] for bundle in (exact, quantised))
+    difference = float(np.linalg.norm(actual - expected)) / max(float(np.linalg.norm(expected)), 1e-6)
+    if not difference <= AGREEMENT:
+        raise BundleError(
+            f"8 bits change the embeddings by {difference:.1%} of their norm, allowed {AGREEMENT:.0%}; export with "
+            "preprocessing={'recurrent': 'float32'}"
+        )
 
 
 def _known(backbone: Backbone, changed: Mapping[str, Scalar]) -> Mapping[str, Scalar]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,10 +20,11 @@ except ImportError as error:
 
 # Which detector each modality's bundle carries: name of the graph -> name of the weights.
 AUXILIARY = {
-    "voice": {"vad": "silero-vad"},
+    "voice": {},
     "face": {"detector": "yunet"},
     "handwriting": {},
 }
+SPEECH_SOURCE = "speech.onnx, made by examples/voice_activity, Apache-2.0; learned from LibriSpeech (CC BY 4.0) and Silero VAD (MIT)"
 
 
 def parse(graph: bytes, source: str) -> ModelProto:
@@ -60,7 +62,11 @@ def auxiliary(modality: str, *, download: bool = False) -> tuple[dict[str, bytes
     graphs = {graph: weights.find(name, download=download).read_bytes() for graph, name in wanted.items()}
     if "detector" in graphs:
         graphs["detector"] = with_any_image_size(graphs["detector"])
-    return graphs, tuple(weights.CATALOGUE[name].source for name in wanted.values())
+    sources = tuple(weights.CATALOGUE[name].source for name in wanted.values())
+    if modality == "voice":
+        graphs["vad"] = (importlib.resources.files("uvsdk") / "data" / "speech.onnx").read_bytes()
+        sources = (*sources, SPEECH_SOURCE)
+    return graphs, sources
 
 
 def with_any_image_size(graph: bytes) -> bytes:

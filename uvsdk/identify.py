@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import ModelMismatchError, ThresholdError
@@ -118,7 +122,7 @@ def identify(
     """Who in ``gallery`` gave ``probe``, or nobody.
 
     The search is exact whatever the gallery's size. The best candidate is named where the score reaches a threshold
-    for this many people (:func:`search_threshold`); personal thresholds, which are for one claimed identity, play no
+    for this many people (:func:`threshold_for`); personal thresholds, which are for one claimed identity, play no
     part. Equal templates, as of one person enrolled under two names, tie: then nobody is named and ``outcome`` says
     so. An empty gallery rejects everybody.
 
@@ -145,7 +149,7 @@ def identify(
             f"the gallery was made with model {gallery.model_version[:12]}, this is {bundle.version[:12]}: use the "
             "bundle it was made with, or make the templates again from the stored features"
         )
-    limit = _applicable(threshold, bundle, len(gallery), fpir)
+    limit = _applicable(threshold, gallery, bundle, fpir)
     embedded = embed(probe, bundle, capture=capture)
     start = time.perf_counter()
     found = gallery.search(embedded.embedding, top)
@@ -222,22 +226,70 @@ def cohort_threshold(gallery: Gallery, cohort: Float32, fpir: float) -> SearchTh
     return SearchThreshold(limit.score, fpir, people, len(cohort), interval, "cohort", gallery.model_version)
 
 
-def _applicable(threshold: SearchThreshold | None, bundle: Bundle, people: int, fpir: float) -> SearchThreshold:
+def threshold_for(gallery: Gallery, calibration: Calibration, fpir: float) -> SearchThreshold:
+    """The threshold :func:`identify` takes by default.
+
+    From comparisons where there are enough of them for this many people (:func:`search_threshold`), else measured on
+    this gallery with the cohort that the calibration carries (:func:`cohort_threshold`), once for each state of the
+    gallery.
+
+    Raises:
+        ThresholdError: neither supports ``fpir``; the message says what each would need.
+    """
+    people = len(gallery)
+    try:
+        return search_threshold(calibration, people, fpir)
+    except ThresholdError as error:
+        cohort = calibration.cohort
+        if cohort is None or not people or not 0.0 < fpir < 1.0:
+            raise
+        changes = gallery.changes
+        with _lock:
+            known = _measured.get(gallery)
+        if (
+            known is not None
+            and known.calibration is calibration
+            and (known.changes, known.limit.fpir) == (changes, fpir)
+        ):
+            return known.limit
+        _, first = np.unique(cohort.person, return_index=True)  # one search for each person
+        try:
+            limit = cohort_threshold(gallery, cohort.embeddings[first], fpir)
+        except ThresholdError as second:
+            raise ThresholdError(f"{error}. Measured on the gallery itself, {second}") from second
+        with _lock:
+            _measured[gallery] = _Measured(calibration, changes, limit)
+        return limit
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    calibration: Calibration
+    changes: int
+    limit: SearchThreshold
+
+
+# Searching everybody of a cohort takes as long as that many probes, so it is done once for each state of a gallery.
+_measured: WeakKeyDictionary[Gallery, _Measured] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def _applicable(threshold: SearchThreshold | None, gallery: Gallery, bundle: Bundle, fpir: float) -> SearchThreshold:
     if threshold is None:
         if bundle.calibration is None:
             raise ThresholdError(
                 "this model has no calibration to read a threshold from; calibrate it, or pass threshold=..."
             )
-        return search_threshold(bundle.calibration, people, fpir)
+        return threshold_for(gallery, bundle.calibration, fpir)
     if threshold.model_version not in ("", bundle.version):
         raise ThresholdError(
             f"the threshold was measured with model {threshold.model_version[:12]}, this is {bundle.version[:12]}; "
             "measure it with this model"
         )
-    if threshold.measured_on != "hand" and threshold.people < people:
+    if threshold.measured_on != "hand" and threshold.people < len(gallery):
         raise ThresholdError(
-            f"the threshold holds for {threshold.people} people, the gallery has {people}: more people make more false "
-            "matches; measure it again"
+            f"the threshold holds for {threshold.people} people, the gallery has {len(gallery)}: more people make more "
+            "false matches; measure it again"
         )
     return threshold
 
@@ -254,4 +306,5 @@ __all__ = [
     "cohort_threshold",
     "identify",
     "search_threshold",
+    "threshold_for",
 ]

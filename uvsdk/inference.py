@@ -84,13 +84,16 @@ def embed(sample: Sample, bundle: Bundle, *, capture: Capture | None = None) -> 
         BundleError: the bundle does not fit its own modality.
     """
     from uvsdk import modality
+    from uvsdk.bundle import direction
 
     reader = modality.get(bundle.manifest.modality)
     prepared = reader.prepare(sample, bundle, capture=capture or modality.Capture())
     start = time.perf_counter()
-    embedding = bundle.embedding(reader.views(prepared.features, bundle.manifest.preprocessing))
+    rows = bundle.embed(reader.views(prepared.features, bundle.manifest.preprocessing))
+    embedding = direction(rows)
     timings_s = {**prepared.timings_s, "model": time.perf_counter() - start}
-    return Embedded(embedding, prepared.features, prepared.quality, timings_s, prepared.captured)
+    quality = prepared.quality if prepared.review is None else prepared.review(rows)
+    return Embedded(embedding, prepared.features, quality, timings_s, prepared.captured)
 
 
 __all__ = ["CACHED_BUNDLES", "Embedded", "embed", "open_bundle"]

@@ -2,7 +2,7 @@
 
 On disk a template is, in order::
 
-    b"UVT1"             magic and version
+    b"UVT2"             magic and version; b"UVT1", without conditions and scale, is still read
     u16 little endian   length of the model version
     model version       UTF-8, in clear, so that a stale template is told from a damaged one without the key
     12 bytes            nonce
@@ -15,21 +15,24 @@ from __future__ import annotations
 import secrets
 import struct
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from uvsdk.arrays import Float32
+from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import SettingsError, TemplateFormatError, ThresholdError, WireError
 from uvsdk.federation.codec import pack, unpack
-from uvsdk.scoring import Threshold
+from uvsdk.scoring import Scale, Threshold
+from uvsdk.scoring.conditions import CONDITIONS, UNKNOWN, Conditions
 
 KEY_BYTES: Final = 32
 """Length of a template key (AES-256)."""
 
-_MAGIC = b"UVT1"
+_MAGIC = b"UVT2"
+_FIRST_MAGIC = b"UVT1"
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _NORM_TOLERANCE = 1e-3  # SPEC 1.7
@@ -47,6 +50,7 @@ class Template:
         modality: ``voice``, ``face`` or ``handwriting``.
         samples: enrolment samples behind it, at least 1.
         threshold: the score from which this person is accepted; ``None`` where the bundle was not calibrated.
+        conditions: of the enrolment, see :func:`uvsdk.scoring.conditions.together`; empty where they are not known.
 
     Raises:
         TemplateFormatError: a vector that is not finite or not of unit norm, or an impossible count.
@@ -57,6 +61,7 @@ class Template:
     modality: str
     samples: int
     threshold: Threshold | None = None
+    conditions: Conditions = UNKNOWN
 
     def __post_init__(self) -> None:
         if self.embedding.dtype != np.float32 or self.embedding.ndim != 1 or not len(self.embedding):
@@ -70,6 +75,11 @@ class Template:
             raise TemplateFormatError(f"a template is made of at least 1 sample, got {self.samples}")
         if not self.model_version or not self.modality:
             raise TemplateFormatError("a template names the model version and the modality it was made with")
+        wrong = [name for name, value in self.conditions.items() if name not in CONDITIONS or not np.isfinite(value)]
+        if wrong:
+            raise TemplateFormatError(f"a template's conditions are finite, of {', '.join(CONDITIONS)}; got {wrong[0]}")
+        ordered = {name: float(self.conditions[name]) for name in CONDITIONS if name in self.conditions}
+        object.__setattr__(self, "conditions", MappingProxyType(ordered))
         own = self.embedding.copy()
         own.flags.writeable = False
         object.__setattr__(self, "embedding", own)
@@ -89,7 +99,7 @@ class Template:
             SettingsError: a key of another length.
         """
         limit = self.threshold
-        body = _Body(
+        body = _Body2(
             modality=self.modality,
             samples=self.samples,
             embedding=self.embedding,
@@ -99,6 +109,9 @@ class Template:
             fmr_low=None if limit is None else float(limit.interval[0]),
             fmr_high=None if limit is None else float(limit.interval[1]),
             calibrated_with=None if limit is None else limit.model_version,
+            scale=None if limit is None else limit.scale,
+            condition_names=tuple(self.conditions),
+            condition_values=np.array(list(self.conditions.values()), np.float64),
         )
         version = self.model_version.encode()
         header = _MAGIC + struct.pack("<H", len(version)) + version
@@ -124,12 +137,13 @@ class Template:
                 "try the right key, else enrol again"
             ) from error
         try:
-            return unpack(_Body, plain).template(header[6:].decode())
+            kind = _Body if header.startswith(_FIRST_MAGIC) else _Body2
+            return unpack(kind, plain).template(header[6:].decode())
         except (WireError, ThresholdError, UnicodeDecodeError) as error:
             raise TemplateFormatError(f"the template decrypts and yet holds something else: {error}") from error
 
-    def _plain(self) -> tuple[str, str, int, Threshold | None]:
-        return self.model_version, self.modality, self.samples, self.threshold
+    def _plain(self) -> tuple[str, str, int, Threshold | None, tuple[tuple[str, float], ...]]:
+        return self.model_version, self.modality, self.samples, self.threshold, tuple(self.conditions.items())
 
 
 def new_key() -> bytes:
@@ -151,7 +165,7 @@ def model_version_of(data: bytes | memoryview) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """What is encrypted; the threshold's six fields are ``None`` together."""
+    """What the first version encrypted; the threshold's six fields are ``None`` together."""
 
     modality: str
     samples: int
@@ -175,14 +189,41 @@ class _Body:
             ):
                 raise WireError("a threshold without the measurement behind it")
             interval = (self.fmr_low, self.fmr_high)
-            threshold = Threshold(self.score, self.fmr, self.trials, interval, self.calibrated_with)
-        return Template(self.embedding, model_version, self.modality, self.samples, threshold)
+            threshold = Threshold(self.score, self.fmr, self.trials, interval, self.calibrated_with, self._scale())
+        return Template(self.embedding, model_version, self.modality, self.samples, threshold, self._conditions())
+
+    def _scale(self) -> Scale:
+        return "cosine"
+
+    def _conditions(self) -> dict[str, float]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Body2(_Body):
+    """What is encrypted; the threshold's seven fields are ``None`` together."""
+
+    scale: str | None
+    condition_names: tuple[str, ...]
+    condition_values: Float64
+
+    def _scale(self) -> Scale:
+        if self.scale not in ("cosine", "llr"):
+            raise WireError(f"a threshold lies on the scale cosine or llr, got {self.scale!r}")
+        return "llr" if self.scale == "llr" else "cosine"
+
+    def _conditions(self) -> dict[str, float]:
+        if self.condition_values.shape != (len(self.condition_names),):
+            raise WireError("every condition has one value")
+        return dict(zip(self.condition_names, self.condition_values.tolist(), strict=True))
 
 
 def _split(data: bytes) -> tuple[bytes, bytes]:
-    if data[:4] != _MAGIC:
+    if data[:4] not in (_MAGIC, _FIRST_MAGIC):
         if data[:3] == _MAGIC[:3] and len(data) > 3:
-            raise TemplateFormatError(f"template format {data[:4]!r} is not known here, only {_MAGIC!r}; update uvsdk")
+            raise TemplateFormatError(
+                f"template format {data[:4]!r} is not known here, the newest is {_MAGIC!r}; update uvsdk"
+            )
         raise TemplateFormatError(f"not a template: expected the magic {_MAGIC!r}")
     end = 6 + struct.unpack("<H", data[4:6])[0] if len(data) >= 6 else len(data)
     if len(data) < end + _NONCE_BYTES + _TAG_BYTES:

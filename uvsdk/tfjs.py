@@ -30,8 +30,8 @@ except ImportError as error:
 # The newest of both that every onnxruntime of the last years reads.
 _OPSET = 17
 _IR_VERSION = 8
-_DTYPES = {"float32": np.dtype("<f4"), "int32": np.dtype("<i4")}
-_PACKED = {"float16": np.dtype("<f2"), "uint8": np.dtype("u1"), "uint16": np.dtype("<u2")}
+_DTYPES = {"float32": "<f4", "int32": "<i4"}
+_PACKED = {"float16": "<f2", "uint8": "|u1", "uint16": "<u2"}
 _FUSED = {b"Relu": "Relu", b"Relu6": "Relu6", b"Sigmoid": "Sigmoid"}
 # Elementwise operations that are the same in both, whatever the order of the axes.
 _SAME = {"Relu": "Relu", "Sigmoid": "Sigmoid", "Identity": "Identity", "Softmax": "Softmax"}
@@ -67,13 +67,14 @@ def _constants(manifest: Sequence[Mapping[str, object]], body: bytes, source: st
             raise TypeError("weights is not a list")
         for entry in entries:
             shape, packing = tuple(int(side) for side in entry["shape"]), entry.get("quantization")
-            dtype = _PACKED[packing["dtype"]] if packing else _DTYPES[entry["dtype"]]
+            dtype: np.dtype[np.generic] = np.dtype(_PACKED[packing["dtype"]] if packing else _DTYPES[entry["dtype"]])
             count = int(np.prod(shape, dtype=np.int64))
             values: Array = np.frombuffer(body, dtype, count, start).reshape(shape)
             if packing:
-                values = values.astype(np.float32)
+                unpacked = values.astype(np.float32)
                 if "scale" in packing:
-                    values = values * np.float32(packing["scale"]) + np.float32(packing["min"])
+                    unpacked = unpacked * np.float32(packing["scale"]) + np.float32(packing["min"])
+                values = unpacked
             found[str(entry["name"])] = values
             start += count * dtype.itemsize
     if start != len(body):
@@ -103,13 +104,12 @@ class _Translation:
         if len(inputs) != 1 or len(outputs) != 1:
             raise WeightsError(f"{self.source} has {len(inputs)} inputs and {len(outputs)} outputs, expected one each")
         given = next(iter(inputs))
-        sides = [int(_object(side)["size"]) for side in _list(_object(_object(inputs[given])["tensorShape"])["dim"])]
+        sides = _shape(inputs[given])
         for node in _list(topology["node"]):
             self._node(_object(node), given)
-        result = str(_object(next(iter(outputs.values())))["name"]).partition(":")[0]
-        width = int(_object(_list(_object(_object(next(iter(outputs.values())))["tensorShape"])["dim"])[-1])["size"])
-        self._add("Identity", [result], "y")
-        return self._finish(sides, width)
+        given_back = next(iter(outputs.values()))
+        self._add("Identity", [str(_object(given_back)["name"]).partition(":")[0]], "y")
+        return self._finish(sides, _shape(given_back)[-1])
 
     def _finish(self, sides: Sequence[int], width: int) -> bytes:
         batch: list[str | int | None] = ["batch"]
@@ -242,13 +242,20 @@ class _Translation:
         self._add(kind, inputs, inner, **settings)
         if activations == [b"Relu6"]:
             limits = (f"{name}/low", f"{name}/high")
-            self.initialisers[limits[0]], self.initialisers[limits[1]] = np.float32(0), np.float32(6)
+            self.initialisers.update({limits[0]: np.array(0, np.float32), limits[1]: np.array(6, np.float32)})
             self._add("Clip", [inner, *limits], name)
         elif activations:
             self._add(_FUSED[activations[0]], [inner], name)
 
     def _add(self, kind: str, inputs: Sequence[str], output: str, **settings: list[int] | int | str) -> None:
-        self.nodes.append(helper.make_node(kind, list(inputs), [output], **settings))
+        node: NodeProto = helper.make_node(kind, list(inputs), [output])
+        node.attribute.extend(helper.make_attribute(key, value) for key, value in settings.items())
+        self.nodes.append(node)
+
+
+def _shape(tensor: object) -> list[int]:
+    """The sides that a signature gives a tensor; -1 where any will do."""
+    return [int(str(_object(side)["size"])) for side in _list(_object(_object(tensor)["tensorShape"])["dim"])]
 
 
 def _fused(attributes: Mapping[str, object]) -> object:

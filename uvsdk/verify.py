@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,8 @@ import numpy as np
 from uvsdk.arrays import Float32
 from uvsdk.errors import ModelMismatchError, SampleError, ThresholdError
 from uvsdk.inference import Embedded, embed, open_bundle
-from uvsdk.scoring import Decision, Presentation, Threshold
+from uvsdk.scoring import Decision, Presentation, Quality, Threshold
+from uvsdk.scoring.conditions import conditions_of
 from uvsdk.template import Template
 
 if TYPE_CHECKING:
@@ -29,10 +30,14 @@ def verify(
     *,
     model: Bundle | str | os.PathLike[str],
     threshold: Threshold | None = None,
+    fmr: float | None = None,
     capture: Capture | None = None,
     detectors: Sequence[PresentationAttackDetector] = (),
 ) -> Decision:
-    """Compare a probe with a template: accept where their cosine similarity reaches the threshold (SPEC 1.6).
+    """Compare a probe with a template: accept where they are alike enough (SPEC 1.6).
+
+    Where the bundle is calibrated for it the decision has a likelihood ratio, which weighs how long and how clear both
+    sides are, and a threshold on that scale is held against it; else cosine similarity decides.
 
     A probe that cannot be used is an error and not a rejection. Everything that needs no decoding is checked before
     the probe is read.
@@ -42,6 +47,7 @@ def verify(
         template: whom it is claimed to be.
         model: the bundle the template was made with, or its path; a path is opened once.
         threshold: in place of the template's own.
+        fmr: false match rate to read a threshold for from the bundle's calibration, in place of both.
         capture: how the probe is taken: quality policy, rule for several faces, limits.
         detectors: presentation attack detectors that look at the probe too; what they say is in the decision's
             ``presentations``, and one that sees an attack keeps the probe from being accepted.
@@ -53,11 +59,12 @@ def verify(
     Raises:
         SampleError: the probe cannot be used; the subclass and the message say why.
         ModelMismatchError: the template was made with another model version.
-        ThresholdError: there is no threshold, or it was measured with another model version.
+        ThresholdError: there is no threshold, it was measured with another model version, or the calibration
+            cannot support ``fmr``.
         BundleError: the model cannot be read.
         SettingsError: a detector looks at samples of another modality.
     """
-    return verified(probe, template, model=model, threshold=threshold, capture=capture, detectors=detectors)[0]
+    return verified(probe, template, model=model, threshold=threshold, fmr=fmr, capture=capture, detectors=detectors)[0]
 
 
 def verified(
@@ -66,6 +73,7 @@ def verified(
     *,
     model: Bundle | str | os.PathLike[str],
     threshold: Threshold | None = None,
+    fmr: float | None = None,
     capture: Capture | None = None,
     detectors: Sequence[PresentationAttackDetector] = (),
 ) -> tuple[Decision, Embedded]:
@@ -76,17 +84,73 @@ def verified(
             f"the template was made with model {template.model_version[:12]}, this is {bundle.version[:12]}: use the "
             "bundle it was made with, or enrol again from the stored features"
         )
+    if fmr is not None:
+        threshold = threshold_at(bundle, fmr)
     limit = _applicable(threshold or template.threshold, bundle)
     _check_detectors(detectors, bundle)
     embedded = embed(probe, bundle, capture=capture)
-    start = time.perf_counter()
-    score = compare(embedded.embedding, template)
-    timings_s = {**embedded.timings_s, "decision": time.perf_counter() - start}
     presentations, spent_s = _examine(detectors, embedded)
-    decision = Decision(
-        score, limit, bundle.version, embedded.quality, {**timings_s, **spent_s}, presentations=presentations
+    decision = decide(
+        embedded.embedding,
+        template,
+        bundle=bundle,
+        threshold=limit,
+        quality=embedded.quality,
+        timings_s={**embedded.timings_s, **spent_s},
+        presentations=presentations,
     )
     return decision, embedded
+
+
+def decide(
+    embedding: Float32,
+    template: Template,
+    *,
+    bundle: Bundle,
+    threshold: Threshold,
+    quality: Quality | None = None,
+    timings_s: Mapping[str, float] | None = None,
+    presentations: tuple[Presentation, ...] = (),
+) -> Decision:
+    """The decision on an embedding: the one place where score, likelihood ratio and threshold meet.
+
+    Args:
+        embedding: float32 (d,), unit norm, made with ``bundle``.
+        template: likewise.
+        bundle: its calibration gives the likelihood ratio, where it has one.
+        threshold: what decides; its scale says by which value.
+        quality: of the probe; what was not measured counts as average.
+        timings_s: of the stages before; ``decision`` is added.
+        presentations: what detectors said of the probe.
+
+    Raises:
+        ModelMismatchError, SampleError: as for :func:`compare`.
+        ThresholdError: the threshold is of another model version, or a likelihood ratio that the bundle cannot give.
+    """
+    start = time.perf_counter()
+    quality = quality or Quality()
+    limit = _applicable(threshold, bundle)
+    score = compare(embedding, template)
+    llr = None
+    if bundle.calibration is not None and bundle.calibration.ratio is not None:
+        llr = bundle.calibration.llr(
+            template.embedding, embedding, template.conditions, conditions_of(quality.measured)
+        )
+    spent_s = {**(timings_s or {}), "decision": time.perf_counter() - start}
+    return Decision(score, limit, bundle.version, quality, spent_s, llr, presentations)
+
+
+def threshold_at(bundle: Bundle, fmr: float) -> Threshold:
+    """The threshold of a false match rate, on the scale by which the bundle's calibration decides best.
+
+    Raises:
+        ThresholdError: the bundle is not calibrated, or its trials cannot support the rate.
+    """
+    if bundle.calibration is None:
+        raise ThresholdError(
+            "this model has no calibration to read a threshold from; run uvsdk calibrate on a folder of people"
+        )
+    return bundle.calibration.threshold(fmr, bundle.calibration.scale)
 
 
 def compare(embedding: Float32, template: Template) -> float:
@@ -134,15 +198,19 @@ def _applicable(threshold: Threshold | None, bundle: Bundle) -> Threshold:
     if threshold is None:
         raise ThresholdError(
             "there is no threshold to decide by: the template was made with a bundle that had not been calibrated. "
-            "Enrol again with a calibrated bundle, or pass threshold=calibration.threshold(fmr) from impostor trials "
-            "with this model (uvsdk.scoring.Calibration)"
+            "Calibrate the bundle (uvsdk calibrate) and enrol again, or pass fmr= or threshold= with a calibrated one"
         )
     if threshold.model_version and threshold.model_version != bundle.version:
         raise ThresholdError(
             f"the threshold was measured with model {threshold.model_version[:12]}, this is {bundle.version[:12]}; "
             "calibrate this model"
         )
+    if threshold.scale == "llr" and (bundle.calibration is None or bundle.calibration.ratio is None):
+        raise ThresholdError(
+            "the threshold is a likelihood ratio, and this copy of the bundle is not calibrated for it; use the bundle "
+            "it was made with, or enrol again"
+        )
     return threshold
 
 
-__all__ = ["compare", "verified", "verify"]
+__all__ = ["compare", "decide", "threshold_at", "verified", "verify"]

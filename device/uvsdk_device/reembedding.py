@@ -51,14 +51,17 @@ def remade(old: Template, features: Sequence[Array], bundle: Bundle, *, trained:
     rows = embeddings(features, bundle)
     calibration = bundle.calibration
     if calibration is None:
-        return Template(_mean(rows), bundle.version, old.modality, len(features))
-    limit = calibration.threshold(DEFAULT_FMR if old.threshold is None else old.threshold.fmr)
+        return Template(_mean(rows), bundle.version, old.modality, len(features), conditions=old.conditions)
+    fmr = DEFAULT_FMR if old.threshold is None else old.threshold.fmr
     vector = None if trained is None else trained.astype(np.float32)
-    if vector is not None and _is_learnt(vector, rows, limit.score):
-        threshold = personal_threshold(limit, calibration, rows, template=vector)
-        return Template(vector, bundle.version, old.modality, len(features), threshold)
-    threshold = personal_threshold(limit, calibration, rows)
-    return Template(_mean(rows), bundle.version, old.modality, len(features), threshold)
+    if vector is not None:
+        # A likelihood ratio is fitted on means of embeddings, which a trained vector is not.
+        limit = calibration.threshold(fmr)
+        if _is_learnt(vector, rows, limit.score):
+            threshold = personal_threshold(limit, calibration, rows, template=vector)
+            return Template(vector, bundle.version, old.modality, len(features), threshold, old.conditions)
+    threshold = personal_threshold(calibration.threshold(fmr, calibration.scale), calibration, rows)
+    return Template(_mean(rows), bundle.version, old.modality, len(features), threshold, old.conditions)
 
 
 def _mean(rows: Float32) -> Float32:
@@ -79,10 +82,17 @@ def _is_learnt(trained: Float32, rows: Float32, impostor_score: float) -> bool:
 
 def is_current(template: Template, bundle: Bundle, *, trained: Array | None = None) -> bool:
     """Whether ``template`` is of this model, has a threshold if the model can give one, and is not the mean where an
-    algorithm left ``trained``.
+    algorithm left ``trained``. A likelihood ratio that rests on other trials is of an earlier calibration.
 
     Someone without a deployment at hand, who knows the mean only, may have made it of this very model.
     """
     if trained is not None and not np.array_equal(template.embedding, trained):
         return False
-    return template.model_version == bundle.version and (template.threshold is not None or bundle.calibration is None)
+    if template.model_version != bundle.version:
+        return False
+    limit, calibration = template.threshold, bundle.calibration
+    if limit is None:
+        return calibration is None
+    if limit.scale == "cosine":
+        return True
+    return calibration is not None and calibration.ratio is not None and calibration.ratio.trials == limit.trials

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from uvsdk.ageing import AgeingPolicy
 from uvsdk.attempts import RetryPolicy
 from uvsdk.bundle import Bundle
-from uvsdk.errors import EnrolmentError, ModelMismatchError, StoreError, ThresholdError
+from uvsdk.errors import EnrolmentError, ModelMismatchError, StoreError
 from uvsdk.gallery import Gallery
 from uvsdk.inference import open_bundle
 from uvsdk.scoring import Decision, Threshold
 from uvsdk.template import Template
-from uvsdk.verify import verified
+from uvsdk.verify import threshold_at, verified
 from uvsdk_device import ageing as versions
 from uvsdk_device.attempts import AttemptGate
 from uvsdk_device.keystore import EncryptedStore
@@ -97,9 +97,7 @@ class Runtime:
             ThresholdError: no threshold, or a rate that the calibration cannot support.
         """
         if fmr is not None:
-            if self._bundle.calibration is None:
-                raise ThresholdError("this model has no calibration to read a threshold from; calibrate it first")
-            threshold = self._bundle.calibration.threshold(fmr)
+            threshold = threshold_at(self._bundle, fmr)
         enrolled = self.template(user_id)
         template = enrolled if self._ageing is None else self._ageing.in_use(user_id, enrolled)
         probes: list[Float32] = []

@@ -38,7 +38,9 @@ def tones(count: int, rng: np.random.Generator) -> Float32:
     """One to three steady tones, keyed on and off or not: test tones, dialling tones, alarms."""
     sound = sum(np.sin(2 * np.pi * rng.uniform(60, 6000) * _time(count)) for _ in range(int(rng.integers(1, 4))))
     if rng.random() < 0.5:
-        sound = sound * (np.sin(2 * np.pi * rng.uniform(0.3, 8) * _time(count) + rng.uniform(0, 6)) > rng.uniform(-0.8, 0.8))
+        sound = sound * (
+            np.sin(2 * np.pi * rng.uniform(0.3, 8) * _time(count) + rng.uniform(0, 6)) > rng.uniform(-0.8, 0.8)
+        )
     return _levelled(sound)
 
 
@@ -60,7 +62,9 @@ def music(count: int, rng: np.random.Generator) -> Float32:
         note = np.zeros(size)
         for _ in range(int(rng.integers(1, 4))):
             pitch = 55.0 * 2.0 ** (rng.integers(0, 60) / 12.0)
-            note += _harmonics(pitch * np.ones(size), rng, count=int(rng.integers(1, 12)), fall=float(rng.uniform(1, 2)))
+            note += _harmonics(
+                pitch * np.ones(size), rng, count=int(rng.integers(1, 12)), fall=float(rng.uniform(1, 2))
+            )
         rise = np.minimum(1.0, np.arange(size) / (RATE * 0.01))
         sound[start : start + size] += note * rise * np.exp(-decay * np.arange(size) / RATE)
         if rng.random() < 0.3:

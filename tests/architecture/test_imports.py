@@ -16,6 +16,7 @@ SOURCES = (ROOT, ROOT / "server", ROOT / "device")
 
 # Modules that train or export; everything else must load where torch is not installed.
 TRAINING = (
+    "uvsdk.antispoof",
     "uvsdk.backbones",
     "uvsdk.export",
     "uvsdk.federation.positive",
@@ -23,6 +24,7 @@ TRAINING = (
     "uvsdk.graphs",
     "uvsdk.sface",
     "uvsdk.simulation",
+    "uvsdk.tfjs",
     "uvsdk.training",
 )
 

@@ -38,10 +38,10 @@ def make_store(folder: Path, person: int) -> EncryptedStore:
 
 
 def pages(person: int) -> list[np.ndarray]:
-    """Pages of one hand: a pattern of its own, a little different each time."""
+    """Pages of one hand: a sign of its own on empty paper, a little different each time."""
     rng = np.random.default_rng(person)
-    pattern = rng.uniform(0, 16, (8, 8))
-    return [np.clip(pattern + rng.normal(0, 0.2, (8, 8)), 0, 16) for _ in range(3 + person)]
+    sign = rng.uniform(4, 16, (6, 6))
+    return [np.pad(sign + rng.uniform(0, 0.5, (6, 6)), 1) for _ in range(3 + person)]
 
 
 def federation_of(server: RunningServer, token: str = "", **values: object) -> Federation:

@@ -128,8 +128,8 @@ def test_a_device_enrolled_with_another_model_takes_the_servers(tmp_path: Path) 
         person = PERSONS[0]
         store = roles.open_store(tmp_path, person)
         rng = np.random.default_rng(0)
-        pattern = rng.uniform(0, 16, (8, 8))
-        pages = [np.clip(pattern + rng.normal(0, 0.2, (8, 8)), 0, 16) for _ in range(4)]
+        sign = rng.uniform(4, 16, (6, 6))
+        pages = [np.pad(sign + rng.uniform(0, 0.5, (6, 6)), 1) for _ in range(4)]
         enroll(person, pages, model=shipped(), store=store)
         federation = roles.federation_of(server.url, person, token=server.token("enrol", uses=1))
         (report,) = federation.participate(person, store)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from uvsdk.errors import SettingsError
-from uvsdk.evaluation import conditions, groups, metrics, pages
+from uvsdk.evaluation import calibrated, conditions, groups, metrics, pages
 from uvsdk.evaluation.conditions import Sides
 from uvsdk.evaluation.groups import GroupLabels
 from uvsdk.evaluation.parts import Rate, Resampled, difference
@@ -20,7 +20,9 @@ from uvsdk.evaluation.protocols import Failure, Outcome
 from uvsdk.evaluation.record import SCHEMA, as_json
 from uvsdk.evaluation.summary import summarise
 from uvsdk.evaluation.trials import Trials
-from uvsdk.scoring import clopper_pearson
+from uvsdk.scoring import Calibration, clopper_pearson
+from uvsdk.scoring.compensation import Compensation
+from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings
 
 # Four people, two in group x (a, b) and two in y (c, d). Rows: template, probe, score. Threshold 0.5.
 ROWS = (
@@ -180,7 +182,32 @@ def test_labels_of_strangers_are_an_error_that_names_nobody() -> None:
 def sides_of(trials: Trials, values: np.typing.NDArray[np.float64]) -> Sides:
     """One sample a trial on the probe's side; what is measured of it is the value."""
     measured = [{"speech_s": float(value)} if np.isfinite(value) else {} for value in values]
-    return Sides([{}], measured, np.zeros(len(values), np.int64), np.arange(len(values)), paired=False)
+    place = np.zeros(len(values), np.int64)
+    angle = np.arccos(np.clip(trials.scores, -1, 1))
+    rows = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+    return Sides([{}], measured, place, np.arange(len(values)), False, np.array([[1, 0]], np.float32), rows)
+
+
+def calibration(impostor: np.typing.NDArray[np.float64]) -> Calibration:
+    """Ratios of 20 (score - 0.5), whatever the conditions: location 0.5, scale e^0, slope 20."""
+    plain = Compensation(np.zeros(2, np.float32), np.zeros((0, 2), np.float32))
+    none = Surroundings((), *(np.zeros(0) for _ in range(4)))
+    ratios = np.sort(20 * (impostor - 0.5)).astype(np.float32)
+    ratio = LikelihoodRatio(
+        compensation=plain,
+        top=0,
+        surroundings=none,
+        location=np.array([0.5]),
+        log_scale=np.array([0.0]),
+        limits=np.array([[0.5, 0.5], [0.0, 0.0]]),
+        slope=20.0,
+        offset=0.0,
+        lowest=-50.0,
+        highest=50.0,
+        impostor=ratios,
+        trials=len(ratios),
+    )
+    return Calibration.from_scores(impostor, model_version="m", source="by hand", ratio=ratio)
 
 
 def test_bins_of_quality_by_hand() -> None:
@@ -212,14 +239,18 @@ def test_a_quality_that_does_not_vary_or_is_unknown_is_left_out() -> None:
 
 def test_of_a_pair_the_poorer_sample_counts() -> None:
     samples = [{"speech_s": 1.0}, {"speech_s": 5.0}, {}]
-    first, second = np.array([0, 1, 1]), np.array([1, 1, 2])
-    assert Sides(samples, samples, first, second, paired=True).poorer("speech_s").tolist()[:2] == [1.0, 5.0]
-    assert np.isnan(Sides(samples, samples, first, second, paired=True).poorer("speech_s")[2])
-    assert Sides(samples, samples, first, second, paired=False).poorer("speech_s")[0] == 5.0
+    first, second, rows = np.array([0, 1, 1]), np.array([1, 1, 2]), np.zeros((3, 2), np.float32)
+    pairs = Sides(samples, samples, first, second, True, rows, rows)
+    assert pairs.poorer("speech_s").tolist()[:2] == [1.0, 5.0]
+    assert np.isnan(pairs.poorer("speech_s")[2])
+    assert Sides(samples, samples, first, second, False, rows, rows).poorer("speech_s")[0] == 5.0
 
 
 def full_outcome() -> Outcome:
-    trials = many(8, 12)
+    wide = many(8, 12)
+    # Scores of a cosine: genuine around 0.7, impostor around 0.5.
+    scores = np.clip(0.5 + 0.1 * wide.scores, -1, 1)
+    trials = Trials(scores, wide.template_subject, wide.probe_subject, wide.subjects)
     value = np.abs(trials.scores) + np.linspace(0, 5, len(trials.scores))
     return Outcome(
         trials,
@@ -232,7 +263,6 @@ def full_outcome() -> Outcome:
         sides=sides_of(trials, value),
         timings_s={"decode": np.array([0.001, 0.003]), "model": np.array([0.01, 0.03])},
         folds=trials.probe_subject % 2,
-        llr=3 * (trials.scores - 1),
     )
 
 
@@ -241,7 +271,8 @@ EVIL = '<b>&"$x$'
 
 def test_the_record_is_documented_and_names_nobody() -> None:
     labels = GroupLabels(("side",), {f"person{index}": ("xy"[index % 2],) for index in range(8)})
-    record = as_json(summarise(full_outcome(), resamples=20, labels=labels))
+    found = summarise(full_outcome(), resamples=20, labels=labels, calibration=calibration(np.linspace(0, 0.8, 400)))
+    record = as_json(found)
     text = json.dumps(record, allow_nan=False)
     assert record["schema"] == SCHEMA
     assert "person1" not in text
@@ -260,36 +291,63 @@ def test_the_record_is_documented_and_names_nobody() -> None:
     assert {"model_version", "command"} <= set(documented.split("`"))
 
 
-def test_speed_and_likelihood_ratios_by_hand() -> None:
-    outcome = full_outcome()
-    summary = summarise(outcome, resamples=20)
+def test_speed_by_hand() -> None:
+    summary = summarise(full_outcome(), resamples=20)
     assert [speed.stage for speed in summary.speeds] == ["decode", "model", "total"]
     assert [speed.median_s for speed in summary.speeds] == pytest.approx([0.002, 0.02, 0.022])
-    assert summary.calibrated is not None
-    assert outcome.llr is not None
-    own = outcome.trials.is_genuine
-    found = summary.calibrated.intervals
-    assert found["cllr"].value == pytest.approx(metrics.cllr(outcome.llr[own], outcome.llr[~own]))
-    assert found["min_cllr"].value <= found["cllr"].value
+    assert summary.calibrated is None
+
+
+def test_likelihood_ratios_and_thresholds_of_the_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = full_outcome()
+    impostor = np.linspace(0, 0.8, 400)
+    # Portions do not matter.
+    monkeypatch.setattr(calibrated, "_AT_ONCE", 100)
+    found = summarise(outcome, resamples=20, calibration=calibration(impostor)).calibrated
+    assert found is not None
+    assert found.llr is not None
+    own, llr = outcome.trials.is_genuine, 20 * (outcome.trials.scores - 0.5)
+    assert found.llr == pytest.approx(llr, abs=1e-4)
+    assert found.intervals["cllr"].value == pytest.approx(metrics.cllr(llr[own], llr[~own]), abs=1e-5)
+    assert found.intervals["min_cllr"].value <= found.intervals["cllr"].value
     # Accept where the ratio reaches ln 99.
-    points = metrics.curve(outcome.llr[own], outcome.llr[~own])
-    point = metrics.at_threshold(points, math.log(99))
-    assert found["act_dcf_0.01"].value == pytest.approx(point.fnmr + 99 * point.fmr)
-    assert found["min_dcf_0.01"].value <= found["act_dcf_0.01"].value
-    assert [name for name, _, _ in summary.ratio_rows()][:2] == ["Likelihood ratio: Cllr", "Likelihood ratio: minCllr"]
+    point = metrics.at_threshold(metrics.curve(llr[own], llr[~own]), math.log(99))
+    assert found.intervals["act_dcf_0.01"].value == pytest.approx(point.fnmr + 99 * point.fmr)
+    assert found.intervals["min_dcf_0.01"].value <= found.intervals["act_dcf_0.01"].value
+    # 400 trials support 10 % and 1 %: the 41st and the 5th highest impostor are refused.
+    assert [preset.threshold.fmr for preset in found.presets] == [0.1, 0.01]
+    for preset, refused in zip(found.presets, (impostor[-41], impostor[-5]), strict=True):
+        assert preset.threshold.scale == "llr"
+        assert preset.fmr.errors == int((outcome.trials.impostor > refused + 1e-6).sum())
+        assert preset.fnmr.errors == int((outcome.trials.genuine <= refused + 1e-6).sum())
+
+
+def test_a_bundle_with_impostor_scores_only_has_thresholds_and_no_ratios() -> None:
+    plain = Calibration.from_scores(np.linspace(0, 0.8, 400), model_version="m", source="by hand")
+    summary = summarise(full_outcome(), resamples=20, calibration=plain)
+    assert summary.calibrated is not None
+    assert (summary.calibrated.llr, dict(summary.calibrated.intervals)) == (None, {})
+    assert [preset.threshold.scale for preset in summary.calibrated.presets] == ["cosine", "cosine"]
+    record = as_json(summary)
+    assert record["likelihood_ratio"] is None
+    assert len(record["bundle_thresholds"]) == 2
+    page = pages.evaluation_page(summary, model="m", data="d", command="c")
+    assert "Set for" in page
+    assert "Cllr" not in page
 
 
 def test_the_page_has_every_part_and_escapes_labels() -> None:
     names = tuple(f"{EVIL}{index}" for index in range(3))
     labels = GroupLabels((EVIL,), {f"person{index}": (names[index % 3],) for index in range(8)})
-    page = pages.evaluation_page(
-        summarise(full_outcome(), resamples=20, labels=labels), model="m", data="d", command="c"
-    )
+    given = calibration(np.linspace(0, 0.8, 400))
+    summary = summarise(full_outcome(), resamples=20, labels=labels, calibration=given)
+    page = pages.evaluation_page(summary, model="m", data="d", command="c")
     assert "<b>" not in page
     assert "&lt;b&gt;&amp;&quot;$x$0" in page
     for words in (
         "Accuracy by fold",
-        "Calibration",
+        "The bundle&#x27;s calibration",
+        "Cllr (bits)",
         "Groups by &lt;b&gt;",
         "says anything on the fairness",
         "Good and poor samples",
@@ -307,8 +365,8 @@ def test_a_plain_outcome_has_only_what_applies() -> None:
     trials = by_hand()
     summary = summarise(Outcome(trials, 8, (), (), 0, "by hand"), resamples=10)
     record = as_json(summary)
-    for name in ("accuracy", "likelihood_ratio", "groups", "by_quality", "speed"):
+    for name in ("accuracy", "likelihood_ratio", "bundle_thresholds", "groups", "by_quality", "speed"):
         assert record[name] is None
     page = pages.evaluation_page(summary, model="m", data="d", command="c")
-    assert "Calibration" not in page
+    assert "Set for" not in page
     assert "Groups" not in page

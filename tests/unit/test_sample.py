@@ -109,8 +109,8 @@ def test_every_container_gives_the_same_sound(kind: str) -> None:
         (np.array([0, 2**30, -(2**31)], np.int32), [0.0, 0.5, -1.0]),
         (np.array([128, 192, 0], np.uint8), [0.0, 0.5, -1.0]),
         (np.array([0.0, 0.5, 3.0], np.float64), [0.0, 0.5, 1.0]),
-        (np.array([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]], np.float32), [0.5, 0.5, 0.5]),
-        (np.array([[0.0, 1.0, 0.5], [1.0, 0.0, 0.5]], np.float32), [0.5, 0.5, 0.5]),
+        (np.array([[0.0, 0.5], [1.0, 1.0], [0.5, 0.0]], np.float32), [0.25, 1.0, 0.25]),
+        (np.array([[0.0, 1.0, 0.5], [0.5, 1.0, 0.0]], np.float32), [0.25, 1.0, 0.25]),
     ],
 )
 def test_arrays_of_sound(pcm: np.ndarray, expected: list[float]) -> None:
@@ -191,7 +191,10 @@ def test_resampling_removes_the_offset_and_keeps_the_tone() -> None:
 @pytest.mark.parametrize(
     ("sample", "message"),
     [
-        (np.zeros((9, 9), np.float32), "uint8"),
+        (np.zeros((9, 9), np.complex64), "uint8"),
+        (np.full((9, 9), -1, np.int64), "values from -1"),
+        (np.full((9, 9), np.nan), "values from nan"),
+        (np.zeros((3, 9, 9), np.uint8), "colours last"),
         (np.zeros((9, 9, 5), np.uint8), r"got \(9, 9, 5\)"),
         (np.zeros(9, np.uint8), r"got \(9,\)"),
         (np.zeros((0, 9), np.uint8), "at least one pixel"),

@@ -35,8 +35,11 @@ class Ge2e(Backbone):
             "scale": "power",
             "mean": "none",
             "view_frames": 160,
-            "view_hop_frames": 80,
+            # No overlap: 5 s are three windows in place of Resemblyzer's five, and the error rates are no higher.
+            "view_hop_frames": 160,
             "minimum_speech_s": 0.5,
+            # Of the exported graph; training is in float. See uvsdk.quantisation.
+            "recurrent": "int8",
         }
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from uvsdk.cli import Command
-from uvsdk.commands import algorithms, calibrate, evaluate, export, models, simulate
+from uvsdk.commands import algorithms, calibrate, evaluate, export, models, presentation, simulate
 
 COMMANDS: tuple[Command, ...] = (
     algorithms.COMMAND,
@@ -11,5 +11,6 @@ COMMANDS: tuple[Command, ...] = (
     evaluate.COMMAND,
     export.COMMAND,
     models.COMMAND,
+    presentation.COMMAND,
     simulate.COMMAND,
 )

@@ -72,7 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
         outcome = _listed(arguments, pairs, bundle, capture)
     if outcome is None:
         return 0
-    summary = summarise(outcome, resamples=arguments.bootstrap, seed=arguments.seed, labels=labels)
+    summary = summarise(
+        outcome, resamples=arguments.bootstrap, seed=arguments.seed, labels=labels, calibration=bundle.calibration
+    )
     print(_table(summary))
     if arguments.output is not None:
         _write(summary, arguments, f"{bundle.manifest.modality} bundle {bundle.manifest.backbone}", bundle.version)
@@ -180,7 +182,7 @@ def _tell(failures: tuple[Failure, ...]) -> None:
 
 
 def _table(summary: Summary) -> str:
-    rows = [*summary.rows(), *summary.ratio_rows(), *_group_rows(summary)]
+    rows = [*summary.rows(), *summary.calibration_rows(), *_group_rows(summary)]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     lines = [f"{name:<{widths[0]}}  {value:>{widths[1]}}  {interval}".rstrip() for name, value, interval in rows]
     counts = [f"{name:<{widths[0]}}  {value}" for name, value in summary.counts()]

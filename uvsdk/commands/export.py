@@ -18,6 +18,11 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         default="all",
         help="what devices will train: all of it, the last block, or the head alone; the rest is frozen (default all)",
     )
+    parser.add_argument(
+        "--presentation",
+        metavar="NAME",
+        help="a presentation attack detector to go with a face model: antispoof (see also `uvsdk presentation`)",
+    )
     parser.add_argument("--weights", type=Path, metavar="PATH", help="weights to use instead of the catalogue's")
     parser.add_argument("--download", action="store_true", help="fetch weights that are not here")
     parser.add_argument("--seed", type=int, default=0, help="of backbones that start from random values (default 0)")
@@ -50,6 +55,10 @@ def _run(arguments: argparse.Namespace) -> int:
             weights=arguments.weights, download=arguments.download, seed=arguments.seed
         )
         bundle = export_bundle(backbone, download=arguments.download, preprocessing=dict(arguments.set))
+    if arguments.presentation:
+        from uvsdk.antispoof import presentation_graph
+
+        bundle = bundle.with_presentation(presentation_graph(arguments.presentation, download=arguments.download))
     bundle.save(arguments.output)
     size = arguments.output.stat().st_size
     print(f"{arguments.output}  {bundle.manifest.modality}/{bundle.manifest.backbone}  {size / 1e6:.1f} MB")

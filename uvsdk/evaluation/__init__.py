@@ -6,7 +6,11 @@ the comparison, counted over the samples that could be processed; failure to acq
 counted apart.
 
 Rooms: :mod:`~uvsdk.evaluation.metrics` (numbers), :mod:`~uvsdk.evaluation.ranking` (retrieval and class metrics),
-:mod:`~uvsdk.evaluation.trials` and :mod:`~uvsdk.evaluation.protocols` (which comparisons are made),
-:mod:`~uvsdk.evaluation.bootstrap` (intervals), :mod:`~uvsdk.evaluation.plots` and
-:mod:`~uvsdk.evaluation.report` (what a person looks at; need the ``evaluate`` extra).
+:mod:`~uvsdk.evaluation.protocols` (people), :mod:`~uvsdk.evaluation.trial_lists` and :mod:`~uvsdk.evaluation.lfw` (lists
+of :mod:`~uvsdk.evaluation.pairs`) say which comparisons are made, :mod:`~uvsdk.evaluation.acquisition` reads the samples,
+:mod:`~uvsdk.evaluation.bootstrap` and :mod:`~uvsdk.evaluation.parts` make intervals,
+:mod:`~uvsdk.evaluation.groups`, :mod:`~uvsdk.evaluation.conditions` and :mod:`~uvsdk.evaluation.calibrated` look at parts
+of the people, poor samples and the bundle's own thresholds, :mod:`~uvsdk.evaluation.summary` gathers all of it,
+:mod:`~uvsdk.evaluation.record` writes JSON; :mod:`~uvsdk.evaluation.plots`, :mod:`~uvsdk.evaluation.report` and
+:mod:`~uvsdk.evaluation.pages` what a person looks at (need the ``evaluate`` extra).
 """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from uvsdk.arrays import Float32, Float64, Int64
+from uvsdk.arrays import Bool, Float32, Float64, Int64
 from uvsdk.errors import EnrolmentError
 from uvsdk.evaluation.observations import Observations
 from uvsdk.evaluation.trials import Trials
@@ -61,12 +61,27 @@ class _Side:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cell:
-    """Trials of one kind of template with one kind of probe, as indices."""
+    """Trials of one kind of template with one kind of probe: indices of both, int64 (n,) each."""
 
     template: _Side
     probe: _Side
-    genuine: tuple[Int64, Int64]
-    impostor: tuple[Int64, Int64]
+    pairs: tuple[Int64, Int64]
+
+    @property
+    def is_genuine(self) -> Bool:
+        """bool (n,): both are of one person."""
+        own: Bool = self.template.person[self.pairs[0]] == self.probe.person[self.pairs[1]]
+        return own
+
+    def weights(self) -> Float64:
+        """float64 (n,): 1 is shared by the impostor trials, and by the genuine ones so that people weigh the same."""
+        own = self.is_genuine
+        people = self.template.person[self.pairs[0]]
+        weights = np.full(len(own), 1.0 / max(int((~own).sum()), 1))
+        if own.any():
+            counts = np.bincount(people[own])[people[own]]
+            weights[own] = 1.0 / (counts * len(np.unique(people[own])))
+        return weights
 
 
 def fit(
@@ -100,7 +115,8 @@ def fit(
         EnrolmentError: no impostor trial can be made.
     """
     rng = np.random.default_rng(seed)
-    raw = _originals(seen)
+    cell = _originals(seen)
+    raw = _trials(cell, (cell.template.rows.astype(np.float64), cell.probe.rows.astype(np.float64)))
     if raw.is_genuine.all():
         raise EnrolmentError("no impostor trial can be made; a calibration needs two people with a usable sample")
     cohort = _cohort(seen)
@@ -114,7 +130,8 @@ def fit(
     normalisation = None
     if as_norm:
         normalisation = Normalisation.of(cohort, removed, max(2, min(COHORT_TOP, len(cohort.embeddings) // 2)))
-    ratio = _ratio(list(_cells(seen, rng)), seen, removed, normalisation, cohort, prior, raw)
+    scorer = _Scorer(removed, normalisation, cohort)
+    ratio = _ratio(list(_cells(seen, rng)), scorer, prior=prior, genuine=genuine, impostor=len(raw.impostor))
     calibration = Calibration.from_scores(
         raw.impostor,
         model_version=model_version,
@@ -122,7 +139,8 @@ def fit(
         ratio=ratio,
         cohort=cohort if keep_cohort or as_norm else None,
     )
-    return Fitted(calibration, _originals(seen, calibration), "")
+    scores, rows = scorer(cell, ratio.surroundings)
+    return Fitted(calibration, replace(raw, scores=ratio.ratios(scores, rows)), "")
 
 
 def _too_little(people: int, genuine: int) -> str:
@@ -132,82 +150,62 @@ def _too_little(people: int, genuine: int) -> str:
     )
 
 
-def _ratio(
-    cells: list[_Cell],
-    seen: Observations,
-    removed: Compensation,
-    normalisation: Normalisation | None,
-    cohort: Cohort,
-    prior: float,
-    raw: Trials,
-) -> LikelihoodRatio:
-    surroundings = Surroundings.seen(seen.conditions)
-    scored = [_scored(cell, removed, normalisation, cohort, surroundings) for cell in cells]
-    rows = np.concatenate([part[1] for part in scored])
-    impostor = np.concatenate([part[0] for part in scored])
-    weights = np.concatenate([np.full(len(part[0]), 1.0 / max(len(part[0]), 1)) for part in scored])
-    location, log_scale = fitting.fit_impostors(rows, impostor, weights)
-    placed, widths = rows @ location, rows @ log_scale
-    limits = np.array([[placed.min(), placed.max()], [widths.min(), widths.max()]])
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scorer:
+    """Scores the trials of a cell, genuine and impostor alike, nobody against a cohort that holds them."""
 
-    def standardised(scores: Float64, design: Float64) -> Float64:
-        return (scores - np.clip(design @ location, *limits[0])) / np.exp(np.clip(design @ log_scale, *limits[1]))
+    removed: Compensation
+    normalisation: Normalisation | None
+    cohort: Cohort
 
-    z_impostor = standardised(impostor, rows)
-    z_genuine = np.concatenate([standardised(part[2], part[3]) for part in scored])
-    genuine_weights = np.concatenate([part[4] for part in scored])
-    slope, offset = fitting.fit_line(
-        z_genuine, z_impostor, prior=prior, genuine_weights=genuine_weights, impostor_weights=weights
-    )
-    lowest, highest = -math.log(int(raw.is_genuine.sum())), math.log(len(raw.impostor))
-    ratios = np.clip(slope * z_impostor + offset, lowest, highest)
-    return LikelihoodRatio(
-        compensation=removed,
-        top=0 if normalisation is None else normalisation.top,
+    def __call__(self, cell: _Cell, surroundings: Surroundings) -> tuple[Float64, Float64]:
+        """Scores, float64 (n,), and features of the conditions, float64 (n, 1 + 3 k)."""
+        a, b = cell.pairs
+        templates, probes = self.removed.apply(cell.template.rows), self.removed.apply(cell.probe.rows)
+        # Row by row, since all pairs of a large set would not fit into memory side by side.
+        scores = np.einsum("nd,nd->n", templates[a], probes[b])
+        if self.normalisation is not None:
+            mean, deviation = self._side(templates, cell.template)
+            probe_mean, probe_deviation = self._side(probes, cell.probe)
+            scores = ((scores - mean[a]) / deviation[a] + (scores - probe_mean[b]) / probe_deviation[b]) / 2
+        first, second = surroundings.place(cell.template.conditions), surroundings.place(cell.probe.conditions)
+        return scores, features(first[a], second[b])
+
+    def _side(self, vectors: Float64, side: _Side) -> tuple[Float64, Float64]:
+        assert self.normalisation is not None
+        return self.normalisation.side(vectors, self.cohort.person != side.person[:, None])
+
+
+def _ratio(cells: list[_Cell], scorer: _Scorer, *, prior: float, genuine: int, impostor: int) -> LikelihoodRatio:
+    everywhere = {id(side): side.conditions for cell in cells for side in (cell.template, cell.probe)}
+    surroundings = Surroundings.seen([item for conditions in everywhere.values() for item in conditions])
+    scored = [scorer(cell, surroundings) for cell in cells]
+    scores, rows = (np.concatenate([part[index] for part in scored]) for index in range(2))
+    own = np.concatenate([cell.is_genuine for cell in cells])
+    weights = np.concatenate([cell.weights() for cell in cells])
+    location, log_scale = fitting.fit_impostors(rows[~own], scores[~own], weights[~own])
+    placed, widths = rows[~own] @ location, rows[~own] @ log_scale
+    line = LikelihoodRatio(
+        compensation=scorer.removed,
+        top=0 if scorer.normalisation is None else scorer.normalisation.top,
         surroundings=surroundings,
         location=location,
         log_scale=log_scale,
-        limits=limits,
-        slope=slope,
-        offset=offset,
-        lowest=lowest,
-        highest=highest,
-        impostor=evenly(ratios, _KEPT_RATIOS),
-        trials=len(raw.impostor),
+        limits=np.array([[placed.min(), placed.max()], [widths.min(), widths.max()]]),
+        slope=1.0,
+        offset=0.0,
+        # What so many trials can show at most: none of them contradicts a ratio as far out as one in their number.
+        lowest=-math.log(genuine),
+        highest=math.log(impostor),
+        impostor=np.zeros(1, np.float32),
+        trials=impostor,
     )
-
-
-def _scored(
-    cell: _Cell,
-    removed: Compensation,
-    normalisation: Normalisation | None,
-    cohort: Cohort,
-    surroundings: Surroundings,
-) -> tuple[Float64, Float64, Float64, Float64, Float64]:
-    """Impostor scores and features, genuine scores, features and weights (every person the same) of one cell."""
-    templates, probes = removed.apply(cell.template.rows), removed.apply(cell.probe.rows)
-    sides = None
-    if normalisation is not None:
-        sides = [
-            normalisation.side(vectors, cohort.person != side.person[:, None])
-            for vectors, side in ((templates, cell.template), (probes, cell.probe))
-        ]
-    places = surroundings.place(cell.template.conditions), surroundings.place(cell.probe.conditions)
-
-    def both(pairs: tuple[Int64, Int64]) -> tuple[Float64, Float64]:
-        a, b = pairs
-        scores = (templates[a] * probes[b]).sum(axis=1)
-        if sides is not None:
-            (mean, deviation), (probe_mean, probe_deviation) = sides
-            scores = ((scores - mean[a]) / deviation[a] + (scores - probe_mean[b]) / probe_deviation[b]) / 2
-        return scores, features(places[0][a], places[1][b])
-
-    impostor, rows = both(cell.impostor)
-    genuine, genuine_rows = both(cell.genuine)
-    people = cell.template.person[cell.genuine[0]]
-    counts = np.bincount(people, minlength=1)[people] if len(people) else np.ones(0)
-    shares = 1.0 / counts
-    return impostor, rows, genuine, genuine_rows, shares / max(float(shares.sum()), 1e-12)
+    z = line.standardised(scores, rows)
+    slope, offset = fitting.fit_line(
+        z[own], z[~own], prior=prior, genuine_weights=weights[own], impostor_weights=weights[~own]
+    )
+    fitted = replace(line, slope=slope, offset=offset)
+    return replace(fitted, impostor=evenly(fitted.ratios(scores[~own], rows[~own]), _KEPT_RATIOS))
 
 
 def _cells(seen: Observations, rng: np.random.Generator) -> Iterator[_Cell]:
@@ -231,7 +229,8 @@ def _cell(template: _Side, probe: _Side, rng: np.random.Generator) -> _Cell | No
     if len(own) > _TRIALS_A_CELL:
         chosen = rng.choice(len(own), _TRIALS_A_CELL, replace=False)
         own, other = own[chosen], other[chosen]
-    return _Cell(template, probe, (own, other), impostor)
+    pairs = np.concatenate([own, impostor[0]]), np.concatenate([other, impostor[1]])
+    return _Cell(template, probe, pairs)
 
 
 def _impostor_pairs(template: Int64, probe: Int64, rng: np.random.Generator) -> tuple[Int64, Int64]:
@@ -272,27 +271,25 @@ def _means(seen: Observations, copy: int) -> _Side:
     return _Side(matrix, np.array(people, np.int64), np.full(len(rows), -1, np.int64), tuple(conditions))
 
 
-def _originals(seen: Observations, calibration: Calibration | None = None) -> Trials:
+def _originals(seen: Observations) -> _Cell:
     """Every original probe against everyone's mean template, or where nobody has probes, every pair of originals."""
     original = seen.copy == 0
     if (original & ~seen.enrolled).any():
-        enrolled = _singles(seen, original & seen.enrolled)
-        template, probe = _one_template_each(enrolled), _singles(seen, original & ~seen.enrolled)
+        template = _one_template_each(_singles(seen, original & seen.enrolled))
+        probe = _singles(seen, original & ~seen.enrolled)
         a, b = (part.ravel() for part in np.indices((len(template.rows), len(probe.rows))))
     else:
         template = probe = _singles(seen, original)
         a, b = np.triu_indices(len(template.rows), 1)
-    if calibration is None:
-        scores = (template.rows[a].astype(np.float64) * probe.rows[b]).sum(axis=1)
-    else:
-        first, second = [template.conditions[index] for index in a], [probe.conditions[index] for index in b]
-        scores = calibration.llrs(template.rows[a], probe.rows[b], first, second)
-    names = tuple(str(index) for index in range(int(seen.person.max()) + 1))
-    return Trials(np.clip(scores, *_bounds(calibration)), template.person[a], probe.person[b], names)
+    return _Cell(template, probe, (a, b))
 
 
-def _bounds(calibration: Calibration | None) -> tuple[float, float]:
-    return (-1.0, 1.0) if calibration is None else (-np.inf, np.inf)
+def _trials(cell: _Cell, rows: tuple[Float64, Float64]) -> Trials:
+    """Cosines of a cell's pairs."""
+    a, b = cell.pairs
+    first, second = cell.template.person[a], cell.probe.person[b]
+    names = tuple(str(index) for index in range(int(max(first.max(initial=0), second.max(initial=0))) + 1))
+    return Trials(np.clip(np.einsum("nd,nd->n", rows[0][a], rows[1][b]), -1.0, 1.0), first, second, names)
 
 
 def _one_template_each(enrolled: _Side) -> _Side:

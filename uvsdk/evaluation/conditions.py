@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from uvsdk.arrays import Float64, Int64
+from uvsdk.arrays import Float32, Float64, Int64
 from uvsdk.evaluation.parts import Rate, Resampled
 from uvsdk.evaluation.trials import Trials
 
@@ -20,7 +20,7 @@ GENUINE_IN_A_BIN = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sides:
-    """What was measured of the samples behind each trial.
+    """The samples behind each trial: what was measured of them, and their embeddings.
 
     Args:
         template: quality -> value, a mapping for each template; of several samples as
@@ -29,6 +29,8 @@ class Sides:
         template_index: int64 (N,), which of ``template`` each trial has.
         probe_index: int64 (N,), which of ``probe``.
         paired: whether templates are single samples too.
+        template_rows: float32 (T, d), the embedding of each template, unit rows.
+        probe_rows: float32 (P, d), likewise.
     """
 
     template: Sequence[Mapping[str, float]]
@@ -36,6 +38,8 @@ class Sides:
     template_index: Int64
     probe_index: Int64
     paired: bool
+    template_rows: Float32
+    probe_rows: Float32
 
     def poorer(self, name: str) -> Float64:
         """The quality of each trial, float64 (N,), NaN where unknown: of a pair the lower value, else the probe's."""

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from uvsdk.evaluation import plots, report
 from uvsdk.evaluation.bootstrap import Interval
+from uvsdk.evaluation.calibrated import Calibrated
 from uvsdk.evaluation.conditions import Bin
 from uvsdk.evaluation.groups import SMALL_GROUP, Attribute, GroupRates
 from uvsdk.evaluation.parts import Rate
@@ -39,7 +40,7 @@ def evaluation_page(summary: Summary, *, model: str, data: str, command: str, ma
             sections=(
                 _error_rates(summary),
                 *_folds(summary),
-                *_likelihood_ratios(summary),
+                *_calibration(summary),
                 *(_groups(summary, attribute) for attribute in summary.attributes),
                 *_qualities(summary),
                 _counted(summary),
@@ -127,31 +128,55 @@ def _folds(summary: Summary) -> tuple[report.Section, ...]:
     return (report.Section("Accuracy by fold", (words,), (table,)),)
 
 
-def _likelihood_ratios(summary: Summary) -> tuple[report.Section, ...]:
-    found, llr = summary.calibrated, summary.outcome.llr
-    if found is None or llr is None:
+def _calibration(summary: Summary) -> tuple[report.Section, ...]:
+    found = summary.calibrated
+    if found is None:
         return ()
-    own = summary.outcome.trials.is_genuine
+    presets = tuple(
+        (f"FMR {100 * p.threshold.fmr:g} %", f"{p.threshold.score:.4f}", _rate(p.fmr), _rate(p.fnmr))
+        for p in found.presets
+    )
+    scale = "natural logarithm of the likelihood ratio" if found.llr is not None else "cosine similarity"
+    table = report.Table(
+        ("Set for", "Threshold", "FMR measured", "FNMR measured"),
+        presets,
+        f"Thresholds on the scale of the {scale}. Brackets hold 95 % intervals over people.",
+    )
+    return (
+        report.Section(
+            "The bundle's calibration",
+            ("Thresholds and ratios that the bundle came with, before these trials were seen.",),
+            (*((table,) if presets else ()), *_ratio_table(found)),
+            _ratio_figure(summary, found),
+        ),
+    )
+
+
+def _ratio_table(found: Calibrated) -> tuple[report.Table, ...]:
     values = found.intervals
+    if not values:
+        return ()
     rows = [("Cllr (bits)", *(_number(values[name]) for name in ("cllr", "min_cllr")))]
     for name in values:
         if name.startswith("act_dcf_"):
             prior = name.removeprefix("act_dcf_")
             rows.append((f"Detection cost, prior {prior}", _number(values[name]), _number(values[f"min_dcf_{prior}"])))
-    table = report.Table(
-        ("", "As calibrated", "Best possible with these scores"),
-        tuple(rows),
-        "Brackets hold 95 % intervals. Cllr is 0 where ratios are certain and right, 1 where they say nothing; a "
-        "detection cost is 1 where nobody is accepted. What the right column is lower by, calibration could gain.",
+    caption = (
+        "Cllr is 0 where ratios are certain and right, 1 where they say nothing; a detection cost is 1 where nobody is "
+        "accepted. What the right column is lower by, calibration could gain."
     )
-    figure = report.Figure(
-        "Likelihood ratios",
-        plots.svg(
-            plots.histogram(llr[own], llr[~own], threshold=0.0, xlabel="Natural logarithm of the likelihood ratio")
-        ),
-        "At 0 a score is as likely from the same person as from another one.",
+    return (report.Table(("", "As calibrated", "Best possible with these scores"), tuple(rows), caption),)
+
+
+def _ratio_figure(summary: Summary, found: Calibrated) -> tuple[report.Figure, ...]:
+    if found.llr is None:
+        return ()
+    own = summary.outcome.trials.is_genuine
+    drawing = plots.histogram(
+        found.llr[own], found.llr[~own], threshold=0.0, xlabel="Natural logarithm of the likelihood ratio"
     )
-    return (report.Section("Calibration", tables=(table,), figures=(figure,)),)
+    words = "At 0 a score is as likely from the same person as from another one."
+    return (report.Figure("Likelihood ratios", plots.svg(drawing), words),)
 
 
 def _groups(summary: Summary, attribute: Attribute) -> report.Section:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from uvsdk.arrays import Bool, Float64, Int64
+from uvsdk.arrays import Bool, Float32, Float64, Int64
 from uvsdk.errors import EnrolmentError
 from uvsdk.evaluation.acquisition import Acquisition, Embedder, Progress, acquire
 from uvsdk.evaluation.conditions import Sides
@@ -91,7 +91,8 @@ class Scored:
                 f"listed ones ({failures} of {len(pairs.files)} samples could not be used); error rates need both; "
                 "check that --root is the folder that the listed paths start from"
             )
-        measured = [{} if sample is None else sample.measured for sample in self.acquisition.found]
+        measured = [sample.measured for sample in self.acquisition.found if sample is not None]
+        row, rows = _rows(self.acquisition)
         return Outcome(
             trials,
             len(pairs.files),
@@ -100,7 +101,7 @@ class Scored:
             int(self.repeated.sum()),
             pairs.protocol,
             left_out=self.left_out,
-            sides=Sides(measured, measured, first, second, paired=True),
+            sides=Sides(measured, measured, row[first], row[second], True, rows, rows),
             timings_s=self.acquisition.timings_s,
             folds=None if pairs.folds is None else pairs.folds[kept],
         )
@@ -125,13 +126,9 @@ def score(
 
 
 def _cosines(acquisition: Acquisition, first: Int64, second: Int64) -> Float64:
-    usable = [sample.embedding for sample in acquisition.found if sample is not None]
+    row, rows = _rows(acquisition)
     scores = np.full(len(first), np.nan)
-    if not usable:
-        return scores
-    row = np.full(len(acquisition.found), -1, np.int64)
-    row[[sample is not None for sample in acquisition.found]] = np.arange(len(usable))
-    matrix = np.stack(usable).astype(np.float64)
+    matrix = rows.astype(np.float64)
     one, other = row[first], row[second]
     made = np.flatnonzero((one >= 0) & (other >= 0))
     # In portions: a list may be far longer than the memory for two gathered matrices.
@@ -139,6 +136,13 @@ def _cosines(acquisition: Acquisition, first: Int64, second: Int64) -> Float64:
         part = made[start : start + _SCORED_AT_ONCE]
         scores[part] = np.einsum("nd,nd->n", matrix[one[part]], matrix[other[part]])
     return scores
+
+
+def _rows(acquisition: Acquisition) -> tuple[Int64, Float32]:
+    """Each sample's place among the usable ones, -1 where it is none, and their embeddings, (n, d)."""
+    usable = np.array([sample is not None for sample in acquisition.found], np.bool_)
+    row = np.where(usable, np.cumsum(usable) - 1, -1)
+    return row, np.asarray([sample.embedding for sample in acquisition.found if sample is not None], np.float32)
 
 
 def _repeated(pairs: PairList, paths: Sequence[Path]) -> Bool:

@@ -77,10 +77,9 @@ class Outcome:
         repeated: probes (of a list: trials) set aside since they would compare a sample with itself.
         protocol: in words.
         left_out: listed trials that could not be made since one of their samples failed.
-        sides: what was measured of the samples behind each trial; ``None`` where the embedder measures nothing.
+        sides: the samples behind each trial.
         timings_s: stage -> seconds of each usable sample.
         folds: int64 (N,), the fold of each trial, where the protocol has folds.
-        llr: float64 (N,), the natural logarithm of each trial's likelihood ratio, where the bundle is calibrated.
     """
 
     trials: Trials
@@ -93,7 +92,6 @@ class Outcome:
     sides: Sides | None = None
     timings_s: Mapping[str, Float64] = field(default_factory=dict)
     folds: Int64 | None = None
-    llr: Float64 | None = None
 
     @property
     def failure_to_acquire_rate(self) -> float:
@@ -243,7 +241,8 @@ def all_pairs(people: Sequence[Person], embed: Embedder, *, jobs: int = 1, progr
             f"{len(vectors)} usable samples of {len(set(owners.tolist()))} people give {genuine} genuine and "
             f"{len(first) - genuine} impostor pairs; an evaluation needs two people, one of them with two samples"
         )
-    matrix = np.asarray(vectors, np.float64)
+    rows = np.asarray(vectors, np.float32)
+    matrix = rows.astype(np.float64)
     measured = [sample.measured for sample in acquisition.found if sample is not None]
     return Outcome(
         Trials((matrix @ matrix.T)[first, second], owners[first], owners[second], tuple(p.name for p in people)),
@@ -252,7 +251,7 @@ def all_pairs(people: Sequence[Person], embed: Embedder, *, jobs: int = 1, progr
         (),
         repeated,
         "all pairs: every sample against every other, each pair once",
-        sides=Sides(measured, measured, first, second, paired=True),
+        sides=Sides(measured, measured, first, second, True, rows, rows),
         timings_s=acquisition.timings_s,
     )
 
@@ -298,7 +297,9 @@ def _against_templates(people: Sequence[Person], embed: Embedder, jobs: int, pro
             [sample.measured for sample in found],
             np.tile(np.arange(len(templates)), len(probes)),
             np.repeat(np.arange(len(probes)), len(templates)),
-            paired=False,
+            False,
+            np.asarray(templates, np.float32),
+            np.asarray([sample.embedding for sample in found], np.float32),
         ),
         timings_s=acquisition.timings_s,
     )

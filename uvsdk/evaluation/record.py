@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 
 from uvsdk.evaluation.bootstrap import Interval
+from uvsdk.evaluation.calibrated import Preset
 from uvsdk.evaluation.conditions import Bin
 from uvsdk.evaluation.groups import SMALL_GROUP, Attribute, GroupRates
 from uvsdk.evaluation.parts import CONFIDENCE, Rate
@@ -41,7 +42,8 @@ def as_json(summary: Summary) -> dict[str, object]:
         "worst_decile_fnmr": summary.worst_decile_fnmr,
         "fnmr_by_person": list(summary.fnmr_by_person),
         "accuracy": _accuracy(summary),
-        "likelihood_ratio": None if summary.calibrated is None else _intervals(summary.calibrated.intervals),
+        "likelihood_ratio": None if summary.calibrated is None else _intervals(summary.calibrated.intervals) or None,
+        "bundle_thresholds": None if summary.calibrated is None else [_preset(p) for p in summary.calibrated.presets],
         "groups": {attribute.name: _attribute(attribute) for attribute in summary.attributes} or None,
         "by_quality": {name: [_bin(part) for part in bins] for name, bins in summary.qualities.items()} or None,
         "speed": {s.stage: {"median_s": s.median_s, "p95_s": s.p95_s} for s in summary.speeds} or None,
@@ -63,6 +65,17 @@ def _accuracy(summary: Summary) -> dict[str, object] | None:
         "standard_error": found.standard_error,
         "by_fold": list(found.by_fold),
         "thresholds": [_finite(threshold) for threshold in found.thresholds],
+    }
+
+
+def _preset(preset: Preset) -> dict[str, object]:
+    threshold = preset.threshold
+    return {
+        "target_fmr": threshold.fmr,
+        "threshold": threshold.score,
+        "scale": threshold.scale,
+        "fmr": _rate(preset.fmr),
+        "fnmr": _rate(preset.fnmr),
     }
 
 

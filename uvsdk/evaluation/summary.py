@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from uvsdk.arrays import Float64
-from uvsdk.evaluation import bootstrap, conditions, groups, lfw, metrics
+from uvsdk.evaluation import bootstrap, calibrated, conditions, groups, lfw, metrics
 from uvsdk.evaluation.bootstrap import Interval, Statistic
+from uvsdk.evaluation.calibrated import Calibrated
 from uvsdk.evaluation.conditions import Bin
 from uvsdk.evaluation.groups import Attribute, GroupLabels
 from uvsdk.evaluation.lfw import Accuracy
 from uvsdk.evaluation.metrics import Curve, OperatingPoint
 from uvsdk.evaluation.protocols import Outcome
-from uvsdk.evaluation.trials import Trials
+from uvsdk.scoring import Calibration
 
 RATES = (0.1, 0.01, 0.001, 0.0001)
 PRIORS = (0.01, 0.05)
-
-
-@dataclass(frozen=True, slots=True)
-class Calibrated:
-    """How good the likelihood ratios of a calibrated bundle are.
-
-    Args:
-        curve: error counts over the natural logarithm of the ratio.
-        intervals: name -> value with its interval, for ``cllr``, ``min_cllr``, and ``act_dcf_P`` and ``min_dcf_P`` of
-            each prior: what the ratios cost as they are, and what a perfect threshold or map would cost.
-    """
-
-    curve: Curve
-    intervals: Mapping[str, Interval]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +46,7 @@ class Summary:
             point.
         worst_decile_fnmr: mean FNMR of the worst tenth of the people at the working point.
         fnmr_by_person: FNMR of each person with a genuine trial at the working point, worst first, without names.
-        calibrated: of a bundle that gives likelihood ratios, else ``None``.
+        calibrated: what the bundle's own calibration is worth here, where one was given.
         accuracy: of a protocol with at least two folds, else ``None``.
         attributes: of groups, where labels were given.
         qualities: quality -> the rates in bins of it; those that do not vary are left out.
@@ -109,10 +95,18 @@ class Summary:
         rows.append((worst, percent(self.worst_decile_fnmr), ""))
         return rows
 
-    def ratio_rows(self) -> list[tuple[str, str, str]]:
-        """As :meth:`rows`, of the likelihood ratios; empty where the bundle gives none."""
-        found = {} if self.calibrated is None else self.calibrated.intervals
-        return [(f"Likelihood ratio: {title(name)}", *self._texts(value, name)) for name, value in found.items()]
+    def calibration_rows(self) -> list[tuple[str, str, str]]:
+        """As :meth:`rows`, of the bundle's thresholds and likelihood ratios; empty where it has none."""
+        if self.calibrated is None:
+            return []
+        rows = []
+        for preset in self.calibrated.presets:
+            name = f"Bundle's threshold for FMR {100 * preset.threshold.fmr:g} %"
+            for kind, rate in (("FMR", preset.fmr), ("FNMR", preset.fnmr)):
+                rows.append((f"{name}: {kind}", percent(rate.value), f"{percent(rate.low)} – {percent(rate.high)}"))
+        for name, value in self.calibrated.intervals.items():
+            rows.append((f"Likelihood ratio: {title(name)}", *self._texts(value, name)))
+        return rows
 
     def interval_text(self, name: str) -> str:
         """The interval of one metric; where no error was seen, that, since resampling cannot make one appear."""
@@ -142,7 +136,14 @@ class Summary:
         return show(found.value), f"{show(found.low)} – {show(found.high)}"
 
 
-def summarise(outcome: Outcome, *, resamples: int = 1000, seed: int = 0, labels: GroupLabels | None = None) -> Summary:
+def summarise(
+    outcome: Outcome,
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+    labels: GroupLabels | None = None,
+    calibration: Calibration | None = None,
+) -> Summary:
     """Measure the trials: values, bootstrap intervals over people, and what the trials cannot support.
 
     Args:
@@ -150,6 +151,7 @@ def summarise(outcome: Outcome, *, resamples: int = 1000, seed: int = 0, labels:
         resamples: of people, for the intervals.
         seed: of these.
         labels: of groups of people, where they are to be compared.
+        calibration: of the bundle that made the embeddings, where its thresholds are to be tried.
 
     Raises:
         ValueError: no genuine or no impostor trial.
@@ -175,7 +177,9 @@ def summarise(outcome: Outcome, *, resamples: int = 1000, seed: int = 0, labels:
         working_point,
         metrics.worst_decile(by_subject),
         tuple(by_subject),
-        None if outcome.llr is None else _calibrated(trials, outcome.llr, resamples, seed),
+        None
+        if calibration is None or outcome.sides is None
+        else calibrated.measure(trials, outcome.sides, calibration, PRIORS, resamples=resamples, seed=seed),
         lfw.accuracy(trials.scores, trials.is_genuine, outcome.folds) if folded and outcome.folds is not None else None,
         () if labels is None else groups.measure(trials, labels, threshold, resamples=resamples, seed=seed),
         {}
@@ -185,14 +189,6 @@ def summarise(outcome: Outcome, *, resamples: int = 1000, seed: int = 0, labels:
         resamples,
         seed,
     )
-
-
-def _calibrated(trials: Trials, llr: Float64, resamples: int, seed: int) -> Calibrated:
-    ratios = Trials(llr, trials.template_subject, trials.probe_subject, trials.subjects)
-    statistics: dict[str, Statistic] = {"cllr": _cllr, "min_cllr": metrics.min_cllr}
-    for prior in PRIORS:
-        statistics |= {f"act_dcf_{prior:g}": _act_dcf(prior), f"min_dcf_{prior:g}": _min_dcf(prior)}
-    return Calibrated(ratios.curve(), bootstrap.intervals(ratios, statistics, resamples=resamples, seed=seed))
 
 
 def _speeds(timings_s: Mapping[str, Float64]) -> tuple[Speed, ...]:
@@ -234,20 +230,6 @@ def _fnmr_within(rate: float) -> Statistic:
 
 def _min_dcf(prior: float) -> Statistic:
     return lambda points: metrics.min_dcf(points, prior)
-
-
-def _act_dcf(prior: float) -> Statistic:
-    return lambda points: metrics.act_dcf(points, metrics.bayes_threshold(prior), prior)
-
-
-def _cllr(points: Curve) -> float:
-    """:func:`uvsdk.evaluation.metrics.cllr` of counted scores, so that a resample need not repeat them."""
-    ratios = points.thresholds[:-1]
-    genuine, impostor = np.diff(points.false_non_matches), -np.diff(points.false_matches)
-    bits = (
-        genuine @ np.logaddexp(0.0, -ratios) / points.genuine + impostor @ np.logaddexp(0.0, ratios) / points.impostor
-    )
-    return float(bits) / (2 * math.log(2))
 
 
 def _in_percent(name: str) -> bool:

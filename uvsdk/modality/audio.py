@@ -26,6 +26,7 @@ _MAX_PEAK = 64.0
 # Formats whose header holds no count of samples; libsndfile guesses one.
 _LENGTH_ESTIMATED = ("MP3",)
 
+
 def decode(sample: Sample, limits: Limits) -> tuple[Float32, int]:
     """One channel in [-1, 1], (n,), at the rate it was recorded at, and that rate in Hz.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,12 +28,15 @@ class Prepared:
         captured: the decoded sample itself, for presentation attack detectors:
             :class:`uvsdk.modality.voice.CapturedVoice`, :class:`uvsdk.modality.face.CapturedFace`, or ``None``. It is
             never stored.
+        review: what the model's rows for the views, float32 (n, d), add to the quality; it raises
+            :class:`uvsdk.errors.LowQualityError` where they show that the sample will not do. ``None``: nothing.
     """
 
     features: Array
     quality: Quality
     timings_s: dict[str, float]
     captured: Captured | None = None
+    review: Callable[[Float32], Quality] | None = None
 
 
 class Captured(Protocol):

@@ -10,18 +10,15 @@ from PIL import Image
 
 from uvsdk.arrays import Array, Float32, UInt8
 from uvsdk.errors import BundleError, NoFaceError, SeveralFacesError
-from uvsdk.modality import alignment, detector, image
+from uvsdk.modality import alignment, detector, face_quality, image
 from uvsdk.modality.contract import Graphs, Prepared, Preprocessing, number, word
-from uvsdk.modality.sample import Capture, Sample
-from uvsdk.scoring import Quality
+from uvsdk.modality.sample import Capture, FacesRule, Sample
 
 _DEFAULT_CAPTURE = Capture()
 # A second face counts when it is at least this much of the first one's width: a passer-by in the background does not.
 _SECOND_FACE = 0.6
 # Below this width the chip is mostly interpolation.
 _MINIMUM_FACE_PIXELS = 32.0
-# ITU-R BT.601.
-_LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +26,7 @@ class CapturedFace:
     """A decoded photo and the face in it that is meant.
 
     Args:
-        photo: upright RGB.
+        photo: RGB, turned so that the face stands upright.
         face: box and landmarks, in pixels of ``photo``.
         chip: the aligned face, uint8 (S, S, 3).
     """
@@ -48,23 +45,29 @@ class Face:
     graphs: tuple[str, ...] = ("detector",)
 
     def prepare(self, sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTURE) -> Prepared:
-        """Decode, find the one face, and lay it on the bundle's template.
+        """Decode, find the one face, whichever way up, and lay it on the bundle's template.
 
         Raises:
             UndecodableSampleError, SampleTooLargeError: as :func:`uvsdk.modality.image.decode`.
-            NoFaceError: none, or narrower than the bundle's ``minimum_face_pixels`` (32 unless it says otherwise).
-            SeveralFacesError: a second face of comparable size.
+            NoFaceError: none, or narrower than the bundle's ``minimum_face_pixels`` (32 unless it says otherwise; the
+                policy ``off`` takes any width).
+            SeveralFacesError: others that ``capture.faces`` does not allow.
+            LowQualityError: too poor for ``capture.quality``; see :mod:`uvsdk.modality.face_quality`.
         """
         preprocessing = bundle.manifest.preprocessing
         template, size = _template(preprocessing)
         minimum = number(preprocessing, "minimum_face_pixels", _MINIMUM_FACE_PIXELS)
+        if capture.quality == "off":
+            minimum = 0.0
         started = perf_counter()
         photo = image.decode(sample, capture.limits)
         decoded = perf_counter()
-        face = choose(detector.find(photo, bundle.session("detector")), photo, minimum)
+        session = bundle.session("detector")
+        photo, faces = detector.find_turned(photo, session)
+        face = detector.level(photo, choose(faces, photo, minimum, capture.faces), session)
         detected = perf_counter()
         chip = alignment.warp(photo, template.fit(face.landmarks, size), size)
-        quality = _quality(face, chip)
+        quality = face_quality.judge(face_quality.measure(face, chip, template), capture.quality)
         finished = perf_counter()
         return Prepared(
             features=chip,
@@ -86,29 +89,38 @@ class Face:
         return np.ascontiguousarray(np.clip(chip * gain, 0.0, 255.0))
 
 
-def choose(faces: list[detector.Detection], photo: Image.Image, minimum: float) -> detector.Detection:
+def choose(
+    faces: list[detector.Detection], photo: Image.Image, minimum: float, rule: FacesRule = "single"
+) -> detector.Detection:
     """The one face that is meant. Raises :class:`NoFaceError` or :class:`SeveralFacesError`.
 
     Args:
         faces: the largest first.
         photo: only its size is told.
         minimum: the least width in pixels.
+        rule: see :class:`uvsdk.modality.Capture`. Faces of at least 0.6 of the largest one's width count as its equals:
+            ``single`` refuses them, and ``largest`` takes of them the one nearest the middle of the picture.
     """
     if not faces:
         raise NoFaceError(
-            f"no face in a picture of {photo.width} x {photo.height}; face the camera, in even light, the whole head "
-            "in view"
+            f"no face in a picture of {photo.width} x {photo.height}, whichever way up; face the camera, in even "
+            "light, the whole head in view"
         )
     face = faces[0]
     if face.pixels < minimum:
         raise NoFaceError(f"the face is {face.pixels:.0f} pixels wide, need {minimum:.0f}; go nearer to the camera")
-    rivals = [other for other in faces[1:] if other.pixels >= _SECOND_FACE * face.pixels]
-    if rivals:
-        raise SeveralFacesError(
-            f"{1 + len(rivals)} faces of similar size ({face.pixels:.0f} and {rivals[0].pixels:.0f} pixels wide), need "
-            "one; only one person may be in the picture"
-        )
-    return face
+    rivals = [other for other in faces[1:] if rule == "only" or other.pixels >= _SECOND_FACE * face.pixels]
+    if not rivals:
+        return face
+    if rule == "largest":
+        middle = np.array([photo.width - 1, photo.height - 1]) / 2
+        equals = [other for other in (face, *rivals) if other.pixels >= minimum]
+        return min(equals, key=lambda other: float(np.linalg.norm(other.centre - middle)))
+    of_size = "" if rule == "only" else " of similar size"
+    raise SeveralFacesError(
+        f"{1 + len(rivals)} faces{of_size} ({face.pixels:.0f} and {rivals[0].pixels:.0f} pixels wide), need one; only "
+        "one person may be in the picture"
+    )
 
 
 def _template(preprocessing: Preprocessing) -> tuple[alignment.Template, int]:
@@ -132,28 +144,3 @@ def _checked(features: Array, preprocessing: Preprocessing) -> UInt8:
 
 def _channels_first(chip: UInt8) -> Float32:
     return np.ascontiguousarray(chip.transpose(2, 0, 1), np.float32)
-
-
-def _quality(face: detector.Detection, chip: UInt8) -> Quality:
-    grey = chip.astype(np.float32) @ _LUMINANCE / np.float32(255)
-    curvature = 4 * grey[1:-1, 1:-1] - grey[:-2, 1:-1] - grey[2:, 1:-1] - grey[1:-1, :-2] - grey[1:-1, 2:]
-    right, left, nose = face.landmarks[0], face.landmarks[1], face.landmarks[2]
-    between = left - right
-    # Where the nose falls between the eyes: 0 in the middle, +-0.5 over an eye.
-    turn = float((nose - right) @ between / max(float(between @ between), 1e-9)) - 0.5
-    measured = {
-        "score": face.score,
-        "face_pixels": face.pixels,
-        "brightness": float(grey.mean()),
-        "contrast": float(grey.std()),
-        "sharpness": float(curvature.std()),
-        "turn": turn,
-    }
-    advice = []
-    if face.pixels < 80:
-        advice.append("the face is small in the picture: go nearer to the camera")
-    if not 0.2 <= measured["brightness"] <= 0.85:
-        advice.append("the face is too dark or too bright: turn towards a soft light")
-    if abs(turn) > 0.35:
-        advice.append("the head is turned: look straight into the camera")
-    return Quality(measured, tuple(advice))

@@ -1,19 +1,27 @@
-"""Pictures of any mode to upright RGB or grey pixels."""
+"""Pictures of any format and mode to upright RGB pixels."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
 import os
+from functools import lru_cache
 
 import numpy as np
 from PIL import Image
 
-from uvsdk.arrays import Array, Float32, UInt8
+from uvsdk.arrays import Array
 from uvsdk.errors import SampleTooLargeError, UndecodableSampleError
+from uvsdk.modality.image_colour import to_bytes, to_srgb
 from uvsdk.modality.sample import Limits, Sample, read_bytes
 
-# MPO, what phones write for a JPEG with a second picture in it, is read as JPEG: Pillow has no reader of that name.
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+# Of animations and of what phones write with further pictures in it (MPO, read as JPEG), the first picture is read.
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "HEIF")
+# The package that reads photos of iPhones (HEIC), used where it is installed.
+_HEIF_PLUGIN = "pillow_heif"
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+_AVIF_BRANDS = (b"avif", b"avis")
 # A JPEG is decoded at a fraction of its size as long as both sides stay above this (libjpeg scales in the DCT).
 _DRAFT = (1280, 1280)
 _ORIENTATION = 0x0112
@@ -27,8 +35,6 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# Premultiplied alpha is undone in a step of its own; Pillow knows no other way out of these modes.
-_UNMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}
 # What Pillow's decoders raise for damaged input, beside OSError.
 _DAMAGED = (OSError, SyntaxError, ValueError, IndexError, TypeError, KeyError, OverflowError, EOFError)
 
@@ -37,8 +43,10 @@ def decode(sample: Sample, limits: Limits) -> Image.Image:
     """The picture as an upright RGB image; what is transparent becomes white.
 
     Args:
-        sample: a path, bytes or an open file of jpeg, png, webp, gif, bmp, tiff or ppm in any mode; a uint8 array of
-            shape (h, w), (h, w, 1), (h, w, 3) or (h, w, 4), RGB; or a Pillow image.
+        sample: a path, bytes or an open file of jpeg, png, webp, gif, bmp, tiff, ppm, avif (where Pillow reads it) or
+            heic (where pillow-heif is installed) in any mode; an array of shape (h, w), (h, w, 1), (h, w, 3) or
+            (h, w, 4), RGB or RGBA: uint8, bool, uint16 up to 65535 (4095 where no value is above), floats from 0 to 1
+            or to 255; or a Pillow image.
         limits: bytes and pixels; both are checked before the pixels are decoded.
 
     Raises:
@@ -62,12 +70,13 @@ def decode(sample: Sample, limits: Limits) -> Image.Image:
 def _from_file(data: bytes, limits: Limits) -> Image.Image:
     try:
         # Reads the header only; Pillow refuses by itself what is far above our limit.
-        image = Image.open(io.BytesIO(data), formats=_FORMATS)
+        image = Image.open(io.BytesIO(data), formats=_readable())
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise SampleTooLargeError(f"a picture may have {limits.max_pixels:,} pixels: {error}") from error
     except _DAMAGED as error:
         raise UndecodableSampleError(
-            f"not a picture that can be read, {len(data):,} bytes; send jpeg, png, webp, tiff, gif or bmp"
+            _missing_reader(data)
+            or f"not a picture that can be read, {len(data):,} bytes; send jpeg, png, webp, tiff, gif or bmp"
         ) from error
     with image:
         _check_pixels(image.width, image.height, limits)
@@ -79,7 +88,7 @@ def _load(image: Image.Image) -> Image.Image:
     try:
         image.load()
         upright = _UPRIGHT.get(_orientation(image))
-        flat = _to_rgb(image)
+        flat = to_srgb(image)
         return flat if upright is None else flat.transpose(upright)
     except _DAMAGED as error:
         raise UndecodableSampleError(f"the picture is damaged, cut short or of a mode not read: {error}") from error
@@ -94,41 +103,46 @@ def _orientation(image: Image.Image) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
-    mode = image.mode
-    if mode in ("I", "F") or mode.startswith("I;16"):
-        return Image.fromarray(_deep_to_grey(np.asarray(image))).convert("RGB")
-    if mode in ("LA", "PA", "La", "RGBA", "RGBa") or "transparency" in image.info:
-        rgba = image.convert(_UNMULTIPLIED.get(mode, "RGBA")).convert("RGBA")
-        paper = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-        return Image.alpha_composite(paper, rgba).convert("RGB")
-    return image if mode == "RGB" else image.convert("RGB")
-
-
-def _deep_to_grey(values: Array) -> UInt8:
-    """Modes I;16, I and F say nothing of their range; the values tell it: 0-1 (F only), 0-255 or 0-65535."""
-    deep: Float32 = np.asarray(values, np.float32)
-    low, high = float(deep.min()), float(deep.max())
-    if not (low >= 0.0 and high <= 65535.0):  # also refuses NaN
-        raise ValueError(f"values from {low:g} to {high:g}, expected 0 to 255 or 0 to 65535")
-    if values.dtype.kind == "f" and high <= 1.0:
-        deep = deep * np.float32(255)
-    elif high > 255.0:
-        deep = deep / np.float32(257)
-    return deep.round().astype(np.uint8)
-
-
 def _from_array(pixels: Array, limits: Limits) -> Image.Image:
-    if pixels.dtype != np.uint8:
-        raise UndecodableSampleError(f"a picture as an array is uint8, 0 to 255, got {pixels.dtype}; convert it first")
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     if not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (3, 4))) or not pixels.size:
         raise UndecodableSampleError(
-            f"a picture as an array has shape (h, w), (h, w, 3) or (h, w, 4) and at least one pixel, got {pixels.shape}"
+            f"a picture as an array has shape (h, w), (h, w, 3) or (h, w, 4), colours last, and at least one pixel, "
+            f"got {pixels.shape}"
         )
     _check_pixels(pixels.shape[1], pixels.shape[0], limits)
-    return _to_rgb(Image.fromarray(np.ascontiguousarray(pixels)))
+    if pixels.dtype == np.bool_:
+        pixels = pixels * np.uint8(255)
+    elif pixels.dtype != np.uint8:
+        if pixels.dtype.kind not in "uif":
+            raise UndecodableSampleError(
+                f"a picture as an array is uint8, 0 to 255, got {pixels.dtype}; convert it first"
+            )
+        try:
+            pixels = to_bytes(pixels)
+        except ValueError as error:
+            raise UndecodableSampleError(f"a picture as an array of {pixels.dtype} has {error}") from error
+    return to_srgb(Image.fromarray(np.ascontiguousarray(pixels)))
+
+
+@lru_cache(maxsize=1)
+def _readable() -> tuple[str, ...]:
+    """The formats that this Pillow, with what is installed beside it, can open."""
+    with contextlib.suppress(ImportError):  # the error for a HEIC file says what to install
+        importlib.import_module(_HEIF_PLUGIN).register_heif_opener()
+    Image.init()
+    return tuple(name for name in _FORMATS if name in Image.OPEN)
+
+
+def _missing_reader(data: bytes) -> str:
+    """What to install for a format that could be read; empty for any other."""
+    brand = data[8:12] if data[4:8] == b"ftyp" else b""
+    if brand in _HEIF_BRANDS and "HEIF" not in _readable():
+        return "a HEIC photo (iPhone): pip install pillow-heif, or send a jpeg"
+    if brand in _AVIF_BRANDS and "AVIF" not in _readable():
+        return "an AVIF picture, which this Pillow does not read: pip install 'pillow>=11.3', or send a jpeg"
+    return ""
 
 
 def _check_pixels(width: int, height: int, limits: Limits) -> None:

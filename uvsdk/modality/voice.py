@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 import numpy as np
 
 from uvsdk.arrays import Array, Float32
 from uvsdk.errors import BundleError, NoSpeechError
-from uvsdk.modality import audio, mel, vad
+from uvsdk.modality import audio, mel, vad, voice_quality
 from uvsdk.modality.contract import Graphs, Prepared, Preprocessing, number, word
 from uvsdk.modality.sample import Capture, Sample
-from uvsdk.scoring import Quality
 
 # Resemblyzer's audio_norm_target_dBFS; it only ever makes a recording louder.
 TARGET_DBFS = -30.0
@@ -20,7 +20,6 @@ TARGET_DBFS = -30.0
 SILENCE_DBFS = -80.0
 # Natural logarithm of power; the floor lies some 40 dB under the softest speech at the target level.
 LOG_FLOOR = 1e-6
-_CLIPPED = 0.999
 _DEFAULT_CAPTURE = Capture()
 
 
@@ -43,9 +42,14 @@ class Framing:
     minimum_speech_s: float = 0.5
 
     def __post_init__(self) -> None:
-        counts = (self.mels, self.view_frames, self.view_hop_frames, self.window, self.hop)
-        if self.sample_rate != vad.SAMPLE_RATE or min(counts) < 1 or self.minimum_speech_s < 0:
-            raise BundleError(f"voice features need {vad.SAMPLE_RATE} Hz and positive sizes, got {self}")
+        shared = (self.sample_rate, self.window, self.hop)
+        if shared != (vad.SAMPLE_RATE, vad.WINDOW, vad.FRAME):
+            raise BundleError(
+                f"voice features are windows of {vad.WINDOW} samples every {vad.FRAME} at {vad.SAMPLE_RATE} Hz, which "
+                f"speech is found in too, got {self}"
+            )
+        if min(self.mels, self.view_frames, self.view_hop_frames) < 1 or self.minimum_speech_s < 0:
+            raise BundleError(f"voice features need positive sizes, got {self}")
 
     @property
     def window(self) -> int:
@@ -81,7 +85,7 @@ class CapturedVoice:
         recorded: one channel as it was recorded, (n,) in [-1, 1].
         rate: of ``recorded``, in Hz.
         pcm: the same at the model's rate, level raised, (m,).
-        speech: where speech was found in ``pcm``.
+        speech: where speech was found in ``pcm``, per 10 ms.
     """
 
     recorded: Float32
@@ -116,25 +120,33 @@ class Voice:
             )
         pcm = louder(pcm, level)
         decoded = perf_counter()
-        speech = vad.detect(pcm, bundle.session("vad"))
+        power = mel.power_spectrum(pcm, framing.window, framing.hop)
+        bands = power @ mel.filter_bank(framing.sample_rate, framing.window, vad.MELS).T
+        transformed = perf_counter()
+        speech = vad.detect(bands, bundle.session("vad"))
         duration_s = len(recorded) / rate
         if speech.voiced_s < framing.minimum_speech_s or not speech.voiced.any():
             raise NoSpeechError(
                 f"{speech.voiced_s:.2f} s of speech in {duration_s:.2f} s of sound, need "
                 f"{framing.minimum_speech_s:.2f} s; speak longer, or closer to the microphone"
             )
+        measured = voice_quality.measure(recorded, rate, level, power, speech)
+        quality = voice_quality.judged(measured, capture.quality)
         detected = perf_counter()
-        features = frames(spoken(pcm, speech), framing)
+        if framing.mels != vad.MELS:
+            bands = power @ mel.filter_bank(framing.sample_rate, framing.window, framing.mels).T
+        features = scaled(bands[speech.kept], framing)
         finished = perf_counter()
         return Prepared(
             features=features,
-            quality=_quality(recorded, duration_s, level, speech.voiced_s),
+            quality=quality,
             timings_s={
                 "decode": decoded - started,
-                "detect": detected - decoded,
-                "features": finished - detected,
+                "detect": detected - transformed,
+                "features": finished - detected + transformed - decoded,
             },
             captured=CapturedVoice(recorded, rate, pcm, speech),
+            review=partial(voice_quality.with_speakers, quality, policy=capture.quality),
         )
 
     def views(self, features: Array, preprocessing: Preprocessing) -> Float32:
@@ -183,16 +195,8 @@ def louder(pcm: Float32, level: float) -> Float32:
     return pcm * np.float32(10.0 ** ((TARGET_DBFS - level) / 20.0))
 
 
-def spoken(pcm: Float32, speech: vad.Speech) -> Float32:
-    """The kept frames, joined."""
-    return pcm[np.repeat(speech.kept, vad.FRAME)[: len(pcm)]]
-
-
-def frames(pcm: Float32, framing: Framing) -> Float32:
-    """Mel frames of 16 kHz sound, (T, mels), on the scale and with the mean the bundle asks for."""
-    power = mel.spectrogram(
-        pcm, sample_rate=framing.sample_rate, window=framing.window, hop=framing.hop, mels=framing.mels
-    )
+def scaled(power: Float32, framing: Framing) -> Float32:
+    """Power mel, (T, mels), on the scale and with the mean the bundle asks for."""
     rows = np.log(power + np.float32(LOG_FLOOR)) if framing.scale == "log" else power
     if framing.mean == "utterance":
         rows = rows - rows.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -205,21 +209,3 @@ def _checked(features: Array, framing: Framing) -> Float32:
             f"voice features have shape (frames, {framing.mels}), got {features.shape}; they are of another model"
         )
     return np.asarray(features, np.float32)
-
-
-def _quality(recorded: Float32, duration_s: float, level: float, speech_s: float) -> Quality:
-    clipped = float(np.mean(np.abs(recorded) >= _CLIPPED))
-    advice = []
-    if clipped > 1e-3:
-        advice.append("the recording is overdriven: move away from the microphone or lower its gain")
-    if level < -50.0:
-        advice.append("the recording is very quiet: speak closer to the microphone")
-    if speech_s < 2.0:
-        advice.append("little speech: a sentence of three seconds or more is matched far more surely")
-    measured = {
-        "speech_s": speech_s,
-        "duration_s": duration_s,
-        "clipped_fraction": clipped,
-        "level_dbfs": level,
-    }
-    return Quality(measured, tuple(advice))

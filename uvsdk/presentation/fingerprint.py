@@ -35,6 +35,9 @@ BITS = 32
 FRAMES_PER_S = 25
 """Frames per second of a recording's fingerprint."""
 
+FACE_BITS = 256
+"""Bits of a face."""
+
 WINDOW_FRAMES = 25
 """Frames that must agree in a row: one second of speech."""
 
@@ -50,7 +53,6 @@ _PATCH = 16
 # Spectra this far under the loudest hold no speech, and their bits no information.
 _FLOOR_DB = 40.0
 _FACE_SIDE = 32
-_FACE_BITS = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +139,7 @@ def repeats_within(known: VoicePrint) -> float:
 
 def likeness(one: FacePrint, other: FacePrint) -> float:
     """How much two faces' fingerprints agree, from -1 to 1: 1 for the same picture."""
-    return float(one.bits @ other.bits) / _FACE_BITS
+    return float(one.bits @ other.bits) / FACE_BITS
 
 
 def _diagonal_sums(products: Float32, window: int) -> Float32:
@@ -177,7 +179,8 @@ def _bank() -> Float32:
     edges = np.geomspace(*_BAND_HZ, _BANDS + 1)
     hz = np.linspace(0.0, _RATE / 2, _FFT // 2 + 1)
     bank = ((hz >= edges[:-1, None]) & (hz < edges[1:, None])).astype(np.float32)
-    return bank / np.maximum(bank.sum(axis=1, keepdims=True), 1)
+    mean: Float32 = bank / np.maximum(bank.sum(axis=1, keepdims=True), np.float32(1))
+    return mean
 
 
 def _normal(key: bytes, purpose: bytes, count: int) -> Float64:
@@ -185,7 +188,8 @@ def _normal(key: bytes, purpose: bytes, count: int) -> Float64:
     if len(key) != KEY_BYTES:
         raise SettingsError(f"a fingerprint key has {KEY_BYTES} bytes, got {len(key)}; take them from the system")
     stream = hashlib.shake_256(b"uvsdk fingerprint 1 " + purpose + b" " + key).digest(4 * count)
-    return np.frombuffer(stream, np.uint8).reshape(count, 4).astype(np.float64).sum(axis=1) - 510.0
+    drawn: Float64 = np.frombuffer(stream, np.uint8).reshape(count, 4).astype(np.float64).sum(axis=1) - 510.0
+    return drawn
 
 
 @lru_cache(maxsize=8)
@@ -201,8 +205,8 @@ def _voice_directions(key: bytes) -> Float32:
 
 @lru_cache(maxsize=8)
 def _face_directions(key: bytes) -> Float32:
-    drawn = _normal(key, b"face", _FACE_BITS * _FACE_SIDE**2).reshape(_FACE_BITS, _FACE_SIDE, _FACE_SIDE)
-    directions: Float32 = _smooth(_smooth(drawn, 1, 3), 2, 3).reshape(_FACE_BITS, -1).astype(np.float32)
+    drawn = _normal(key, b"face", FACE_BITS * _FACE_SIDE**2).reshape(FACE_BITS, _FACE_SIDE, _FACE_SIDE)
+    directions: Float32 = _smooth(_smooth(drawn, 1, 3), 2, 3).reshape(FACE_BITS, -1).astype(np.float32)
     return directions
 
 
@@ -210,11 +214,13 @@ def _smooth(values: Float64, axis: int, width: int) -> Float64:
     """The mean over ``width`` neighbours along an axis, around the edges."""
     half = width // 2
     shifted = [np.roll(values, shift, axis) for shift in range(-half, half + 1)]
-    return np.mean(shifted, axis=0)
+    smooth: Float64 = np.mean(shifted, axis=0)
+    return smooth
 
 
 __all__ = [
     "BITS",
+    "FACE_BITS",
     "FRAMES_PER_S",
     "KEY_BYTES",
     "WINDOW_FRAMES",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from uvsdk.arrays import Float32, UInt8
 from uvsdk.errors import SettingsError, TemplateFormatError, WireError
@@ -18,6 +17,7 @@ from uvsdk.modality.face import CapturedFace
 from uvsdk.modality.voice import CapturedVoice
 from uvsdk.presentation.fingerprint import (
     BITS,
+    FACE_BITS,
     FRAMES_PER_S,
     KEY_BYTES,
     FacePrint,
@@ -25,6 +25,7 @@ from uvsdk.presentation.fingerprint import (
     face_print,
     voice_prints,
 )
+from uvsdk.presentation.sealed import seal, unseal
 
 CAPACITY: Final = 64
 """Samples of each modality that are remembered unless the caller says otherwise; the oldest is forgotten first."""
@@ -33,8 +34,6 @@ REMEMBERED_S: Final = 30
 """Seconds of a recording that are remembered, from its start: at most 3 kB."""
 
 _MAGIC = b"UVR1"
-_NONCE_BYTES = 12
-_TAG_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,10 +98,9 @@ class Recollection:
             frames=tuple(len(item.bits) for item in self.voices),
             voiced=np.packbits(frames.any(axis=1)),
             voices=np.packbits(frames > 0, axis=None),
-            faces=np.packbits(_stacked([item.bits[None] for item in self.faces], _FACE_BITS) > 0, axis=None),
+            faces=np.packbits(_stacked([item.bits[None] for item in self.faces], FACE_BITS) > 0, axis=None),
         )
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        return _MAGIC + nonce + _cipher(key).encrypt(nonce, pack(body), _MAGIC)
+        return seal(_MAGIC, pack(body), key)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, key: bytes) -> Recollection:
@@ -112,22 +110,11 @@ class Recollection:
             TemplateFormatError: not a recollection, cut short, changed, or encrypted with another key.
             SettingsError: a key that has not 32 bytes.
         """
-        whole, cipher = bytes(data), _cipher(key)
-        if whole[:4] != _MAGIC or len(whole) < 4 + _NONCE_BYTES + _TAG_BYTES:
-            raise TemplateFormatError(f"not a recollection: {len(whole)} bytes without the magic {_MAGIC!r}")
+        plain = unseal(_MAGIC, data, key, what="recollection")
         try:
-            plain = cipher.decrypt(whole[4 : 4 + _NONCE_BYTES], whole[4 + _NONCE_BYTES :], _MAGIC)
             return unpack(_Body, plain).recollection()
-        except InvalidTag as error:
-            raise TemplateFormatError(
-                "the recollection does not decrypt: the key is not the one it was saved with, or the bytes were "
-                "damaged; try the right key, else start a new one and enrol again"
-            ) from error
         except (WireError, SettingsError, ValueError) as error:
             raise TemplateFormatError(f"the recollection decrypts and yet holds something else: {error}") from error
-
-
-_FACE_BITS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +143,11 @@ class _Body:
         total = sum(self.frames)
         signs = _signs(self.voices, total * BITS).reshape(total, BITS)
         signs[~_unpacked(self.voiced, total)] = 0.0
-        ends = np.cumsum(self.frames, dtype=np.int64)[:-1] if self.frames else []
-        voices = tuple(VoicePrint(part.copy()) for part in np.split(signs, ends)) if self.frames else ()
-        if self.faces.ndim != 1 or len(self.faces) * 8 % _FACE_BITS:
+        bounds = np.cumsum([0, *self.frames], dtype=np.int64).tolist()
+        voices = tuple(VoicePrint(signs[start:end].copy()) for start, end in pairwise(bounds))
+        if self.faces.ndim != 1 or len(self.faces) * 8 % FACE_BITS:
             raise WireError("faces that are not whole fingerprints")
-        faces = _signs(self.faces, len(self.faces) * 8).reshape(-1, _FACE_BITS)
+        faces = _signs(self.faces, len(self.faces) * 8).reshape(-1, FACE_BITS)
         return Recollection(self.key.tobytes(), voices, tuple(FacePrint(row.copy()) for row in faces), self.capacity)
 
 
@@ -176,12 +163,6 @@ def _unpacked(packed: UInt8, count: int) -> np.ndarray[tuple[int, ...], np.dtype
 
 def _signs(packed: UInt8, count: int) -> Float32:
     return np.where(_unpacked(packed, count), np.float32(1), np.float32(-1))
-
-
-def _cipher(key: bytes) -> AESGCM:
-    if len(key) != KEY_BYTES:
-        raise SettingsError(f"a key has {KEY_BYTES} bytes, got {len(key)}; make one with uvsdk.template.new_key()")
-    return AESGCM(key)
 
 
 __all__ = ["CAPACITY", "REMEMBERED_S", "Recollection"]

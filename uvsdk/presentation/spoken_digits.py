@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import ChallengeError, EnrolmentError, SettingsError, TemplateFormatError, WireError
@@ -18,6 +15,7 @@ from uvsdk.federation.codec import pack, unpack
 from uvsdk.modality.contract import Captured
 from uvsdk.modality.voice import CapturedVoice
 from uvsdk.presentation.challenge import DIGITS, Challenge
+from uvsdk.presentation.sealed import seal, unseal
 from uvsdk.presentation.spoken_words import FRAMES_PER_S, WIDTH, align, cepstra, split
 from uvsdk.scoring import Presentation
 
@@ -28,7 +26,6 @@ _MAXIMUM_READINGS: Final = 10
 # A spoken digit lasts this long, in seconds.
 _DIGIT_S = (0.1, 2.0)
 _MAGIC = b"UVD1"
-_KEY_BYTES, _NONCE_BYTES, _TAG_BYTES = 32, 12, 16
 # Where two decisions part, per frame: nobody's phrase is infinitely far from another.
 _FARTHEST = 1e3
 
@@ -100,8 +97,7 @@ class SpokenDigitTemplates:
             frames=tuple(len(item) for item in recordings),
             rows=np.concatenate(recordings),
         )
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        return _MAGIC + nonce + _cipher(key).encrypt(nonce, pack(body), _MAGIC)
+        return seal(_MAGIC, pack(body), key)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, key: bytes) -> SpokenDigitTemplates:
@@ -111,17 +107,9 @@ class SpokenDigitTemplates:
             TemplateFormatError: not spoken digits, cut short, changed, or encrypted with another key.
             SettingsError: a key that has not 32 bytes.
         """
-        whole, cipher = bytes(data), _cipher(key)
-        if whole[:4] != _MAGIC or len(whole) < 4 + _NONCE_BYTES + _TAG_BYTES:
-            raise TemplateFormatError(f"not spoken digits: {len(whole)} bytes without the magic {_MAGIC!r}")
+        plain = unseal(_MAGIC, data, key, what="set of spoken digits")
         try:
-            plain = cipher.decrypt(whole[4 : 4 + _NONCE_BYTES], whole[4 + _NONCE_BYTES :], _MAGIC)
             return unpack(_Body, plain).templates()
-        except InvalidTag as error:
-            raise TemplateFormatError(
-                "the spoken digits do not decrypt: the key is not the one they were saved with, or the bytes were "
-                "damaged; try the right key, else enrol the digits again"
-            ) from error
         except (WireError, EnrolmentError) as error:
             raise TemplateFormatError(f"the spoken digits decrypt and yet hold something else: {error}") from error
 
@@ -169,8 +157,10 @@ class SpokenDigits:
             raise SettingsError(f"{self.name} listens to a captured voice, got {type(captured).__name__}")
         rows, loud = cepstra(captured.pcm)
         phrase = rows[loud]
-        asked = min(align(phrase, self.templates.digits, self.challenge.steps), _FARTHEST)
-        freely = min(align(phrase, self.templates.digits, None), _FARTHEST)
+        asked = freely = _FARTHEST
+        if len(phrase) <= _DIGIT_S[1] * FRAMES_PER_S * len(self.challenge.steps):  # else it is far more than was asked
+            asked = min(align(phrase, self.templates.digits, self.challenge.steps), _FARTHEST)
+            freely = min(align(phrase, self.templates.digits, None), _FARTHEST)
         late_s = self.challenge.lateness_s(self.answered_at_s)
         reasons = []
         if late_s > 0:
@@ -212,12 +202,6 @@ class _Body:
             for digit, count in zip(DIGITS, self.counts, strict=True)
         }
         return SpokenDigitTemplates(digits)
-
-
-def _cipher(key: bytes) -> AESGCM:
-    if len(key) != _KEY_BYTES:
-        raise SettingsError(f"a key has {_KEY_BYTES} bytes, got {len(key)}; make one with uvsdk.template.new_key()")
-    return AESGCM(key)
 
 
 __all__ = ["READINGS", "SpokenDigitTemplates", "SpokenDigits"]

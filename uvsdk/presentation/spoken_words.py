@@ -87,7 +87,9 @@ def align(phrase: Float32, words: Mapping[str, Sequence[Float32]], spoken: Seque
         infinity where the phrase is too short for these words.
     """
     positions = [[word] for word in spoken] if spoken is not None else [list(words)]
-    blocks = [(place, recording) for place, group in enumerate(positions) for word in group for recording in words[word]]
+    blocks = [
+        (place, recording) for place, group in enumerate(positions) for word in group for recording in words[word]
+    ]
     lengths = np.array([len(recording) for _, recording in blocks], np.int64)
     places = np.array([place for place, _ in blocks], np.int64)
     distances = _distances(phrase, np.concatenate([recording for _, recording in blocks]))
@@ -126,10 +128,8 @@ def _one_stage(distances: Float32, starts: Int64, ends: Int64, places: Int64, *,
 
 def _distances(phrase: Float32, recordings: Float32) -> Float32:
     """Euclidean, (t, states)."""
-    squared = (
-        np.square(phrase).sum(axis=1)[:, None] + np.square(recordings).sum(axis=1) - 2.0 * (phrase @ recordings.T)
-    )
-    return np.sqrt(np.maximum(squared, np.float32(0.0)))
+    squared = np.square(phrase).sum(axis=1)[:, None] + np.square(recordings).sum(axis=1) - 2.0 * (phrase @ recordings.T)
+    return np.asarray(np.sqrt(np.maximum(squared, np.float32(0.0))), np.float32)
 
 
 def _slopes(rows: Float32) -> Float32:

@@ -14,7 +14,7 @@ from uvsdk.errors import ThresholdError
 from uvsdk.scoring.cohort import Cohort, Normalisation
 from uvsdk.scoring.conditions import Conditions
 from uvsdk.scoring.intervals import clopper_pearson
-from uvsdk.scoring.likelihood import LikelihoodRatio
+from uvsdk.scoring.likelihood import LikelihoodRatio, features
 from uvsdk.scoring.threshold import Scale, Threshold
 
 
@@ -114,7 +114,7 @@ class Calibration:
             scores = (first * second).sum(axis=1)
         else:
             scores = np.array([self._normalisation.score(a, b) for a, b in zip(first, second, strict=True)])
-        return ratio.ratios(scores, ratio.surroundings.place(template), ratio.surroundings.place(probe))
+        return ratio.ratios(scores, features(ratio.surroundings.place(template), ratio.surroundings.place(probe)))
 
     def llr(self, template_row: Float32, probe_row: Float32, template: Conditions, probe: Conditions) -> float:
         """:meth:`llrs` of one pair, float32 (d,) each. Raises :class:`ThresholdError` where there is no ratio."""

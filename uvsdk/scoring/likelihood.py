@@ -125,24 +125,21 @@ class LikelihoodRatio:
         if not len(self.impostor) or not np.isfinite(self.impostor).all() or (np.diff(self.impostor) < 0).any():
             raise ValueError("impostor ratios are finite and ascend")
 
-    def standardised(self, scores: Float64, template: Float64, probe: Float64) -> Float64:
+    def standardised(self, scores: Float64, rows: Float64) -> Float64:
         """z of each score, float64 (n,).
 
         Args:
             scores: compensated, and normalised where :attr:`top` says so, float64 (n,).
-            template: conditions of each template, placed, float64 (n, k).
-            probe: conditions of each probe, likewise.
+            rows: :func:`features` of the conditions of both sides, float64 (n, 1 + 3 k).
         """
-        rows = features(template, probe)
         (low, high), (narrow, wide) = self.limits
         location = np.clip(rows @ self.location, low, high)
         scale = np.exp(np.clip(rows @ self.log_scale, narrow, wide))
         return np.asarray((scores - location) / scale, np.float64)
 
-    def ratios(self, scores: Float64, template: Float64, probe: Float64) -> Float64:
+    def ratios(self, scores: Float64, rows: Float64) -> Float64:
         """Natural-log likelihood ratio of each score, float64 (n,); arguments as for :meth:`standardised`."""
-        z = self.standardised(scores, template, probe)
-        return np.clip(self.slope * z + self.offset, self.lowest, self.highest)
+        return np.clip(self.slope * self.standardised(scores, rows) + self.offset, self.lowest, self.highest)
 
 
 def features(template: Float64, probe: Float64) -> Float64:

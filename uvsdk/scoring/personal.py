@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from uvsdk.arrays import Float32, Float64
 from uvsdk.scoring.calibration import Calibration
-from uvsdk.scoring.intervals import clopper_pearson
+from uvsdk.scoring.conditions import UNKNOWN, Conditions, together
 from uvsdk.scoring.threshold import Threshold
 
 GENUINE_RATE: Final = 0.95
@@ -21,7 +22,12 @@ GENUINE_SAMPLES: Final = 20
 
 
 def personal_threshold(
-    threshold: Threshold, calibration: Calibration, embeddings: Float32, *, template: Float32 | None = None
+    threshold: Threshold,
+    calibration: Calibration,
+    embeddings: Float32,
+    *,
+    template: Float32 | None = None,
+    conditions: Sequence[Conditions] = (),
 ) -> Threshold:
     """``max(tau_FMR, tau_TPR)`` of SPEC 1.6 for one person's enrolment embeddings.
 
@@ -30,44 +36,70 @@ def personal_threshold(
     refused 25 % of genuine probes after three samples where tau_FMR alone refused none (LibriSpeech, 10 speakers).
 
     Args:
-        threshold: tau_FMR, from ``calibration``.
-        calibration: impostor scores of the model that made ``embeddings``.
+        threshold: tau_FMR, from ``calibration``; on its scale the person's own values are computed too.
+        calibration: of the model that made ``embeddings``.
         embeddings: float32 (n, d), unit rows.
         template: float32 (d,), unit, where it is not made of ``embeddings``, e.g. a codeword; ``None`` scores each
             sample against the template of the others. Training drew the samples to such a template, so they lie
             closer to it than fresh ones and the threshold is on the strict side.
+        conditions: of each sample, where they are known; only likelihood ratios look at them.
+
+    Raises:
+        ThresholdError: ``threshold`` is a likelihood ratio and ``calibration`` has none.
     """
     if len(embeddings) < GENUINE_SAMPLES:
         return threshold
-    scores = leave_one_out(embeddings) if template is None else embeddings.astype(np.float64) @ template
-    score = genuine_threshold(scores)
+    if threshold.scale == "llr":
+        score = genuine_threshold(_ratios(calibration, embeddings, template, conditions), bounds=None)
+    else:
+        scores = leave_one_out(embeddings) if template is None else embeddings.astype(np.float64) @ template
+        score = genuine_threshold(scores)
     if score <= threshold.score:
         return threshold
-    trials = len(calibration.impostor)
-    accepted = int((calibration.impostor >= np.float32(score)).sum())
-    return replace(threshold, score=score, interval=clopper_pearson(accepted, trials))
+    return replace(threshold, score=score, interval=calibration.interval(score, threshold.scale))
+
+
+def _ratios(
+    calibration: Calibration, embeddings: Float32, template: Float32 | None, conditions: Sequence[Conditions]
+) -> Float64:
+    """Each sample's likelihood ratio against ``template`` or the mean of the others, under both sides' conditions."""
+    known = list(conditions) or [UNKNOWN] * len(embeddings)
+    if template is None:
+        templates = _others(embeddings)
+        sides: list[Conditions] = [together(known[:index] + known[index + 1 :]) for index in range(len(known))]
+    else:
+        templates, sides = np.broadcast_to(template, embeddings.shape), [together(known)] * len(known)
+    return calibration.llrs(np.asarray(templates, np.float32), embeddings, sides, known)
+
+
+def _others(embeddings: Float32) -> Float64:
+    """The normalised mean of all other rows, for each row; zero where they cancel out."""
+    rows = embeddings.astype(np.float64)
+    others = rows.sum(axis=0) - rows
+    return np.asarray(others / np.maximum(np.linalg.norm(others, axis=1, keepdims=True), 1e-12), np.float64)
 
 
 def leave_one_out(embeddings: Float32) -> Float64:
     """Each embedding's score against the template of the others: float32 (n, d) -> float64 (n,)."""
-    rows = embeddings.astype(np.float64)
-    others = rows.sum(axis=0) - rows
-    norms = np.linalg.norm(others, axis=1)
     # Others that cancel out have no direction; no probe resembles nothing, so the score is 0.
-    return np.asarray(np.clip((rows * others).sum(axis=1) / np.maximum(norms, 1e-12), -1.0, 1.0), np.float64)
+    return np.asarray(np.clip((embeddings.astype(np.float64) * _others(embeddings)).sum(axis=1), -1.0, 1.0), np.float64)
 
 
-def genuine_threshold(scores: Float64, rate: float = GENUINE_RATE) -> float:
+def genuine_threshold(
+    scores: Float64, rate: float = GENUINE_RATE, *, bounds: tuple[float, float] | None = (-1.0, 1.0)
+) -> float:
     """tau_TPR: the score that a fraction ``rate`` of genuine ``scores`` reaches (SPEC 6.4).
 
     The i-th smallest, i = floor(n (1 - rate)); with i = 0 a millionth under the lowest.
-    The specification accepts above tau, a :class:`Decision` at or above it, hence the next number up.
+    ``bounds`` are those of the scale, a cosine's unless told otherwise. The specification accepts above tau, a
+    :class:`Decision` at or above it, hence the next number up.
 
     >>> round(genuine_threshold(np.array([0.8, 0.7, 0.9])), 6)
     0.699999
     """
     ordered = np.sort(scores)
     place = math.floor(len(ordered) * (1.0 - rate) + 1e-9)  # 10 * (1 - 0.9) is a hair below 1
+    low, high = bounds or (-math.inf, math.inf)
     if place == 0:
-        return max(float(ordered[0]) - 1e-6, -1.0)
-    return min(float(np.nextafter(ordered[place - 1], 2.0)), 1.0)
+        return max(float(ordered[0]) - 1e-6, low)
+    return min(float(np.nextafter(ordered[place - 1], math.inf)), high)

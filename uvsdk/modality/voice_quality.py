@@ -1,0 +1,190 @@
+"""What is measured in a recording before it is matched, and what it must reach."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from uvsdk.arrays import Bool, Float32
+from uvsdk.errors import LowQualityError
+from uvsdk.modality.vad import Speech
+from uvsdk.scoring import Quality, QualityPolicy, Requirement, assess
+
+_BIN_HZ = 40.0
+_HIGHEST_SNR_DB = 60.0
+# Fewer frames outside speech than this do not tell how loud the background is.
+_LEAST_PAUSE_FRAMES = 10
+# Power of a frame of rounding noise of 16 bits under the window; below it a pause was written by software.
+_ROUNDING = 1e-7
+_CLIPPED = 0.999
+# Below this peak a recording has too few steps for its highest one to mean anything.
+_LEAST_PEAK = 0.01
+# A frequency carries speech where it is within 60 dB of the strongest and rises over the pauses by half.
+_WITHIN = 1e-6
+_RISES = 1.5
+SPEAKER_WINDOWS = 4
+"""Windows of the model without which two speakers are not told from one."""
+
+REQUIREMENTS = (
+    Requirement(
+        "snr_db",
+        "signal to noise ratio",
+        "dB",
+        (0.0, math.inf),
+        (10.0, math.inf),
+        "go to a quieter place or closer to the microphone",
+    ),
+    Requirement(
+        "level_dbfs",
+        "level",
+        "dB of full scale",
+        (-65.0, math.inf),
+        (-50.0, math.inf),
+        "speak closer to the microphone or raise its gain",
+    ),
+    Requirement(
+        "clipped_fraction",
+        "overdriven part",
+        "",
+        (0.0, 0.1),
+        (0.0, 0.01),
+        "move away from the microphone or lower its gain",
+    ),
+    Requirement(
+        "bandwidth_hz",
+        "bandwidth",
+        "Hz",
+        (2_000.0, math.inf),
+        (5_000.0, math.inf),
+        "record with the application itself and not over a telephone line",
+    ),
+    Requirement(
+        "speech_s",
+        "speech",
+        "s",
+        (0.0, math.inf),
+        (2.0, math.inf),
+        "speak a sentence of three seconds or more",
+    ),
+)
+"""For one recording. What each line refuses of clean and of degraded speech is in ``tests/benchmarks/voice``."""
+
+SECOND_SPEAKER = Requirement(
+    "second_speaker",
+    "difference between its parts",
+    "",
+    (0.0, 0.45),
+    (0.0, 0.35),
+    "record one person alone",
+)
+"""For the windows of one recording, once the model has seen them."""
+
+
+def measure(recorded: Float32, rate: int, level_dbfs: float, power: Float32, speech: Speech) -> dict[str, float]:
+    """The values by the names that :attr:`uvsdk.scoring.Quality.measured` documents.
+
+    Args:
+        recorded: one channel as it was recorded, (n,) in [-1, 1].
+        rate: of ``recorded``, in Hz.
+        level_dbfs: root mean square of the recording without its constant offset.
+        power: power spectrum per frame, (frames, 201), at 16 kHz and at the final level.
+        speech: which frames are speech.
+    """
+    spoken = speech.voiced.astype(np.float32) @ power / np.float32(max(int(speech.voiced.sum()), 1))
+    loudness = power.sum(axis=1)
+    background, pause = _background(power, loudness, speech.kept)
+    noise = float(background.sum())
+    signal = max(float(spoken.sum()) - noise, 1e-20)
+    return {
+        "speech_s": speech.voiced_s,
+        "duration_s": len(recorded) / rate,
+        "level_dbfs": level_dbfs,
+        "snr_db": float(np.clip(10.0 * math.log10(signal / max(noise, 1e-20)), -20.0, _HIGHEST_SNR_DB)),
+        "clipped_fraction": clipped_fraction(recorded),
+        "bandwidth_hz": min(_bandwidth_hz(spoken, background, pause=pause), rate / 2.0),
+    }
+
+
+def judged(measured: dict[str, float], policy: QualityPolicy) -> Quality:
+    """The quality of a recording that meets ``policy``. Raises :class:`LowQualityError` otherwise."""
+    return assess(measured, REQUIREMENTS, policy)
+
+
+def clipped_fraction(recorded: Float32) -> float:
+    """The part of the samples that lie within a thousandth of the highest, or of full scale.
+
+    Of undamaged speech that is a handful of samples; a recording that was overdriven and made softer afterwards
+    shows as well as one that still touches full scale.
+
+    >>> clipped_fraction(np.clip(np.sin(np.arange(1000, dtype=np.float32)), -0.5, 0.5)) > 0.5
+    True
+    """
+    magnitude = np.abs(recorded)
+    peak = float(magnitude.max(initial=0.0))
+    limit = _CLIPPED * (min(peak, 1.0) if peak >= _LEAST_PEAK else 1.0)
+    return float(np.mean(magnitude >= np.float32(limit))) if len(recorded) else 0.0
+
+
+def difference_of_parts(rows: Float32) -> float:
+    """How far the model finds the parts of one recording apart: 0 where all agree, 1 where they share nothing.
+
+    The windows are cut in two parts at every place, each of two windows or more, and the directions of the parts'
+    means compared; the result is one minus the lowest of these similarities.
+
+    Args:
+        rows: the model's unit rows for consecutive windows, (n, d), n >= 4.
+
+    >>> one, other = np.eye(2, dtype=np.float32)
+    >>> difference_of_parts(np.stack([one, one, other, other]))
+    1.0
+    """
+    sums = np.cumsum(rows, axis=0, dtype=np.float64)
+    cuts = np.arange(2, len(rows) - 1)
+    before, after = sums[cuts - 1], sums[-1] - sums[cuts - 1]
+    norms = np.linalg.norm(before, axis=1) * np.linalg.norm(after, axis=1)
+    similarity = (before * after).sum(axis=1) / np.maximum(norms, 1e-12)
+    return float(np.clip(1.0 - similarity.min(), 0.0, 1.0))
+
+
+def with_speakers(quality: Quality, rows: Float32, policy: QualityPolicy) -> Quality:
+    """The quality with what the model's windows say of a second speaker, where there are enough of them.
+
+    Raises:
+        LowQualityError: more than one person speaks.
+    """
+    if len(rows) < SPEAKER_WINDOWS:
+        return quality
+    measured = {**quality.measured, SECOND_SPEAKER.name: difference_of_parts(rows)}
+    try:
+        found = assess(measured, (SECOND_SPEAKER,), policy, quality.advice)
+    except LowQualityError as error:
+        raise LowQualityError(f"more than one person seems to speak: {error}", measured) from error
+    return replace(quality, measured=measured, advice=found.advice)
+
+
+def _background(power: Float32, loudness: Float32, kept: Bool) -> tuple[Float32, bool]:
+    """The spectrum of what is heard besides speech, and whether it was heard in a pause.
+
+    Where a recording has no pause, or one that software wrote, it is the softest twentieth of all frames.
+    """
+    pause = ~kept & (loudness > _ROUNDING)
+    heard = int(pause.sum()) >= _LEAST_PAUSE_FRAMES
+    if not heard:
+        sounding = loudness > _ROUNDING
+        limit = np.quantile(loudness[sounding], 0.05) if sounding.any() else 0.0
+        pause = sounding & (loudness <= limit)
+    count = max(int(pause.sum()), 1)
+    return np.asarray(pause.astype(np.float32) @ power / np.float32(count), np.float32), heard
+
+
+def _bandwidth_hz(spoken: Float32, background: Float32, *, pause: bool) -> float:
+    """The highest frequency at which speech is heard; 200 Hz are averaged, since single bins fluctuate."""
+    smooth = np.ones(5, np.float32) / np.float32(5)
+    heard, noise = np.convolve(spoken, smooth, "same"), np.convolve(background, smooth, "same")
+    present = heard > _WITHIN * heard.max()
+    if pause:
+        present &= heard > _RISES * noise
+    bins = np.flatnonzero(present)
+    return float(bins[-1]) * _BIN_HZ if len(bins) else 0.0
