@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
 import tarfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -138,17 +139,30 @@ def recordings(folder: Path, count: int, seconds: tuple[float, float] = (2.0, 6.
 def photographs(archive: Path, bundle: Bundle, count: int) -> list[bytes]:
     """The first photographs of LFW in which one face is found, bytes unchanged."""
     found: list[bytes] = []
+    for _, data in _pictures(archive):
+        with contextlib.suppress(SampleError):
+            embed(data, bundle)
+            found.append(data)
+        if len(found) == count:
+            break
+    return found
+
+
+def photographs_of_one(archive: Path, count: int) -> list[bytes]:
+    """The first photographs of the first person in LFW who has so many, bytes unchanged."""
+    by_person: dict[str, list[bytes]] = {}
+    for person, data in _pictures(archive):
+        found = by_person.setdefault(person, [])
+        found.append(data)
+        if len(found) == count:
+            return found
+    raise ValueError(f"nobody in {archive} has {count} photographs")
+
+
+def _pictures(archive: Path) -> Iterator[tuple[str, bytes]]:
+    """The person's name and the bytes of every JPEG, in the archive's order."""
     with tarfile.open(archive) as members:
         for member in members:
             content = members.extractfile(member)
-            if content is None or not member.name.endswith(".jpg"):
-                continue
-            data = content.read()
-            try:
-                embed(data, bundle)
-            except SampleError:
-                continue
-            found.append(data)
-            if len(found) == count:
-                break
-    return found
+            if content is not None and member.name.endswith(".jpg"):
+                yield Path(member.name).parent.name, content.read()

@@ -35,7 +35,8 @@ from uvsdk.arrays import Float32
 from uvsdk.errors import BundleError, ModelMismatchError, UnknownNameError
 from uvsdk.manifest import FORMAT, Manifest, Parameter, decode, encode, object_of, parse
 from uvsdk.presentation.graph import PresentationGraph
-from uvsdk.scoring import Calibration, record
+from uvsdk.scoring import Calibration
+from uvsdk.scoring.record import MAGIC, restored, stored
 
 __all__ = ["GRAPHS", "MAXIMUM_BYTES", "Bundle", "Manifest", "Parameter", "shipped"]
 
@@ -146,7 +147,8 @@ class Bundle:
         """The bundle as one file; equal bundles give equal bytes."""
         members, digests = self._members(), dict(self._digests)
         if self.calibration is not None:
-            name, body = _calibration_member(self.calibration)
+            body = stored(self.calibration)
+            name = _CALIBRATION if body.startswith(MAGIC) else _IMPOSTORS
             members[name], digests[name] = body, hashlib.sha256(body).digest()
         if self.presentation is not None:
             members[_PRESENTATION] = self.presentation.graph
@@ -352,27 +354,14 @@ def _presentation(record: Mapping[str, object], members: Mapping[str, bytes]) ->
     return None if described is None else PresentationGraph.read(object_of(described), members[_PRESENTATION])
 
 
-def _calibration_member(calibration: Calibration) -> tuple[str, bytes]:
-    """Its name and its bytes; bare scores stay in the form that every version reads."""
-    if calibration.ratio is None and calibration.cohort is None:
-        return _IMPOSTORS, np.ascontiguousarray(calibration.impostor, np.dtype("<f4")).tobytes()
-    return _CALIBRATION, record.to_bytes(calibration)
-
-
 def _read_calibration(members: Mapping[str, bytes], described: Mapping[str, object]) -> Calibration:
     version, source = described["model_version"], described["source"]
     if not isinstance(version, str) or not isinstance(source, str):
         raise BundleError("the calibration in the manifest lacks its model version or its source")
-    if _CALIBRATION not in members:
-        scores = np.frombuffer(members[_IMPOSTORS], np.dtype("<f4"))
-        record.check_impostors(scores)
-        return Calibration(scores, version, source)
-    if _IMPOSTORS in members:
-        raise BundleError("the bundle has two calibrations, impostors.f32 and calibration.bin")
-    calibration = record.from_bytes(members[_CALIBRATION])
-    if (calibration.model_version, calibration.source) != (version, source):
-        raise BundleError("the manifest and the calibration disagree on its model version or its source")
-    return calibration
+    present = [name for name in (_IMPOSTORS, _CALIBRATION) if name in members]
+    if len(present) > 1 or (present == [_CALIBRATION]) != members[present[0]].startswith(MAGIC):
+        raise BundleError("a bundle has one calibration: scores in impostors.f32, or all of it in calibration.bin")
+    return restored(members[present[0]], model_version=version, source=source)
 
 
 def _version(manifest: Manifest, digests: Mapping[str, bytes]) -> str:

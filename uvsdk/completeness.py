@@ -10,6 +10,7 @@ import numpy as np
 
 from uvsdk.arrays import Float32, Float64
 from uvsdk.scoring import Calibration, clopper_pearson
+from uvsdk.template import Template
 
 SAMPLES: Final = 5
 """Samples of a complete enrolment. Genuine probes rejected at a false match rate of 1 %, after 1, 3 and 5 samples:
@@ -77,17 +78,15 @@ class ExpectedFnmr:
         )
 
 
-def completeness(
-    modality: str, embeddings: Float32, *, speech_s: float | None, calibration: Calibration | None
-) -> Completeness:
-    """How complete an enrolment of these samples is.
+def completeness(template: Template, embeddings: Float32, *, calibration: Calibration | None) -> Completeness:
+    """How complete the enrolment is that ``template`` was made in.
 
     Args:
-        modality: whose words are used.
-        embeddings: float32 (n, d), unit rows, n >= 1.
-        speech_s: seconds of speech in all samples; ``None`` where that was not measured.
+        template: its modality chooses the words, its conditions have the seconds of speech where they were measured.
+        embeddings: float32 (n, d), unit rows, n >= 1, of all samples.
         calibration: tells how different two people are, without which variety is not judged.
     """
+    speech_s = template.conditions.get("speech_s")
     count = len(embeddings)
     shares, missing = [count / SAMPLES], []
     if count < SAMPLES:
@@ -100,7 +99,7 @@ def completeness(
     if variety is not None:
         shares.append(variety / VARIETY)
         if variety < VARIETY:
-            advice = _ADVICE.get(modality, "make some another day")
+            advice = _ADVICE.get(template.modality, "make some another day")
             missing.append(f"variety, the samples are nearly alike: {advice}")
     return Completeness(math.floor(100 * min(1.0, *shares) + 1e-9), tuple(missing))
 

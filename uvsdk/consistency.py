@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from uvsdk.arrays import Bool, Float32, Float64, Int64
-from uvsdk.scoring import Calibration
+from uvsdk.scoring import Calibration, Scale
 from uvsdk.scoring.personal import leave_one_out
 
 IMPOSTOR_RATE: Final = 0.01
@@ -32,17 +32,20 @@ FAR: Final = 0.4
 make the third, of another day, an outlier."""
 
 
-def limit(calibration: Calibration | None, fmr: float = IMPOSTOR_RATE) -> float | None:
-    """The cosine below which two groups are of two people; ``None`` where it must be judged by the samples.
+def limit(calibration: Calibration | None, fmr: float = IMPOSTOR_RATE, scale: Scale = "cosine") -> float | None:
+    """The value below which two groups are of two people; ``None`` where it must be judged by the samples.
 
     Args:
-        calibration: impostor scores. With fewer than 300 the cosine is the one at the lowest rate they support.
+        calibration: impostor scores. With fewer than 300 the value is the one at the lowest rate they support.
         fmr: the rate the person is verified at; where it is higher, samples need not be more alike than probes.
+        scale: ``llr`` only where the calibration has a ratio, else ``None``.
     """
-    trials = 0 if calibration is None else len(calibration.impostor)
-    if calibration is None or trials <= 3:
+    if calibration is None or (scale == "llr" and calibration.ratio is None):
         return None
-    return calibration.threshold(max(IMPOSTOR_RATE, fmr, float(np.nextafter(3 / trials, 1.0)))).score
+    trials = calibration.ratio.trials if scale == "llr" and calibration.ratio else len(calibration.impostor)
+    if trials <= 3:
+        return None
+    return calibration.threshold(max(IMPOSTOR_RATE, fmr, float(np.nextafter(3 / trials, 1.0))), scale).score
 
 
 def groups(embeddings: Float32, *, same: float | None) -> list[Int64]:

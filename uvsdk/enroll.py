@@ -6,8 +6,6 @@ happened: nothing that was handed in is ignored without a word.
 
 from __future__ import annotations
 
-import hashlib
-import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,22 +13,22 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 
-from uvsdk import consistency
-from uvsdk.arrays import Array, Bool, Float32
+from uvsdk import intake
+from uvsdk.arrays import Float32
 from uvsdk.completeness import Completeness, ExpectedFnmr, completeness, expected_fnmr
 from uvsdk.errors import (
     EnrolmentError,
     ModelMismatchError,
-    SampleError,
     SettingsError,
     ThresholdError,
     UnknownUserError,
     UvsdkError,
 )
-from uvsdk.inference import Embedded, embed, open_bundle
-from uvsdk.scoring import Calibration, Quality, Threshold
-from uvsdk.scoring.conditions import UNKNOWN, Conditions, conditions_of, together
-from uvsdk.scoring.personal import leave_one_out, personal_threshold
+from uvsdk.inference import open_bundle
+from uvsdk.intake import SampleReport
+from uvsdk.scoring import Calibration, Threshold
+from uvsdk.scoring.conditions import Conditions, conditions_of, together
+from uvsdk.scoring.personal import leave_one_out, own_ratios, personal_threshold
 from uvsdk.storage import Store
 from uvsdk.template import Template
 from uvsdk.verify import threshold_at
@@ -45,25 +43,6 @@ an :class:`EnrolmentError`."""
 
 Outliers: TypeAlias = Literal["refuse", "keep"]
 """Whether a sample that looks like somebody else's is left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class SampleReport:
-    """What became of one enrolment sample.
-
-    Args:
-        index: its place in the list that was handed in, from 0.
-        accepted: whether it is part of the template.
-        reason: why not, for the person who made it; empty where accepted.
-        quality: what was measured; ``None`` where it could not be read.
-        similarity: cosine with the template of the other samples; ``None`` where there was nothing to compare.
-    """
-
-    index: int
-    accepted: bool
-    reason: str = ""
-    quality: Quality | None = None
-    similarity: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,19 +144,26 @@ def enroll(
     # Read first, because a rate that the trials cannot support is known before a single sample is decoded.
     impostor_threshold = None if bundle.calibration is None else threshold_at(bundle, fmr)
     earlier = _earlier(user_id, store, existing, bundle)
-    kept = _kept(user_id, store, bundle) if existing == "extend" else _Kept((), _no_rows(bundle))
-    usable, reports = _read(listed, bundle, capture, kept.features)
-    same = -math.inf if outliers == "keep" else consistency.limit(bundle.calibration, fmr)
-    usable, reports = _consistent(usable, reports, kept.embeddings, same)
+    kept = intake.NOTHING
+    if earlier is not None and existing == "extend":
+        kept = intake.kept_of(user_id, earlier, store, bundle)
+    readable, read = intake.read(listed, bundle, capture, kept.features)
+    judged_at = None if outliers == "keep" else fmr
+    usable, reports = intake.of_one_person(readable, read, kept, calibration=bundle.calibration, fmr=judged_at)
     if not usable or len(usable) + len(kept.features) < minimum_samples:
-        raise EnrolmentError(_too_few(len(usable), max(minimum_samples - len(kept.features), 1), reports))
-    embeddings = np.concatenate([kept.embeddings, *(item.embedding[None] for item in usable)])
-    conditions = [*(UNKNOWN for _ in kept.features), *(conditions_of(item.quality.measured) for item in usable)]
+        raise EnrolmentError(intake.too_few(len(usable), max(minimum_samples - len(kept.features), 1), reports))
+    embeddings = np.stack([*kept.embeddings, *(item.embedding for item in usable)])
+    conditions = [*kept.conditions, *(conditions_of(item.quality.measured) for item in usable)]
     threshold = None
     if bundle.calibration is not None and impostor_threshold is not None:
         threshold = personal_threshold(impostor_threshold, bundle.calibration, embeddings, conditions=conditions)
     template = Template(
-        _mean(embeddings), bundle.version, bundle.manifest.modality, len(embeddings), threshold, together(conditions)
+        intake.mean_of(embeddings),
+        bundle.version,
+        bundle.manifest.modality,
+        len(embeddings),
+        threshold,
+        together(conditions),
     )
     if existing == "extend" and store.template(user_id) != earlier:
         raise EnrolmentError("the person was enrolled anew while this enrolment was extended; extend it again")
@@ -186,19 +172,11 @@ def enroll(
     return Enrollment(
         template,
         reports,
-        completeness(bundle.manifest.modality, embeddings, speech_s=_speech_s(usable), calibration=bundle.calibration),
+        completeness(template, embeddings, calibration=bundle.calibration),
         _expected(embeddings, conditions, threshold, bundle.calibration),
         "new" if earlier is None else "extended" if existing == "extend" else "replaced",
         participation,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """The samples of an enrolment that is extended: their features and float32 (m, d) embeddings."""
-
-    features: tuple[Array, ...]
-    embeddings: Float32
 
 
 def _check_settings(user_id: str, fmr: float, minimum_samples: int, existing: str, outliers: str) -> None:
@@ -234,21 +212,6 @@ def _earlier(user_id: str, store: Store, existing: Existing, bundle: Bundle) -> 
     return earlier
 
 
-def _kept(user_id: str, store: Store, bundle: Bundle) -> _Kept:
-    from uvsdk import modality
-
-    features = store.features(user_id)
-    if not features:
-        raise EnrolmentError("no features were kept of this enrolment, so nothing can be added to it; enrol again")
-    reader = modality.get(bundle.manifest.modality)
-    views = [reader.views(item, bundle.manifest.preprocessing) for item in features]
-    return _Kept(features, bundle.embeddings(views))
-
-
-def _no_rows(bundle: Bundle) -> Float32:
-    return np.empty((0, bundle.manifest.dimension), np.float32)
-
-
 def _several(samples: Iterable[Sample]) -> list[Sample]:
     """The samples as a list; a single sample that happens to be iterable is refused."""
     pair = isinstance(samples, tuple) and len(samples) == 2 and isinstance(samples[1], int | np.integer)
@@ -256,67 +219,6 @@ def _several(samples: Iterable[Sample]) -> list[Sample]:
     if pair or single or hasattr(samples, "read") or not isinstance(samples, Iterable):
         raise TypeError(f"enroll() takes several samples, got a single {type(samples).__name__}; pass a list of them")
     return list(samples)
-
-
-def _read(
-    samples: Sequence[Sample], bundle: Bundle, capture: Capture | None, kept: Sequence[Array]
-) -> tuple[dict[int, Embedded], list[SampleReport]]:
-    """Every sample that can be used, by its place, and a report on each."""
-    usable: dict[int, Embedded] = {}
-    reports: list[SampleReport] = []
-    seen = {_digest(features): "a sample that is enrolled already" for features in kept}
-    for index, sample in enumerate(samples):
-        try:
-            embedded = embed(sample, bundle, capture=capture)
-        except SampleError as error:
-            reports.append(SampleReport(index, False, str(error)))
-            continue
-        # A copy teaches nothing about how the person varies, and would set the threshold where only copies reach it.
-        digest = _digest(embedded.features)
-        if digest in seen:
-            reports.append(SampleReport(index, False, f"the same as {seen[digest]}; make a new one", embedded.quality))
-            continue
-        seen[digest] = f"sample {index}"
-        usable[index] = embedded
-        reports.append(SampleReport(index, True, "", embedded.quality))
-    return usable, reports
-
-
-def _consistent(
-    usable: dict[int, Embedded], reports: list[SampleReport], kept: Float32, same: float | None
-) -> tuple[list[Embedded], tuple[SampleReport, ...]]:
-    """Those of one person, and the reports with each sample's similarity to the others."""
-    if not usable:
-        return [], tuple(reports)
-    places = list(usable)
-    rows = np.stack([usable[place].embedding for place in places])
-    own = consistency.like(rows, kept, same=same) if len(kept) else _of_one_person(rows, places, same)
-    together = np.concatenate([kept, rows[own]])
-    for place, row, accepted in zip(places, rows, own.tolist(), strict=True):
-        similarity = consistency.similarity(row, together, among=accepted)
-        reason = ""
-        if not accepted and similarity is not None:
-            need = "" if same is None else f" (need {same:.2f})"
-            reason = (
-                f"unlike the others, similarity {similarity:.2f}{need}: somebody else's, or a bad one; make a new one"
-            )
-        reports[place] = SampleReport(place, accepted, reason, usable[place].quality, similarity)
-    return [usable[place] for place, accepted in zip(places, own.tolist(), strict=True) if accepted], tuple(reports)
-
-
-def _of_one_person(rows: Float32, places: Sequence[int], same: float | None) -> Bool:
-    """bool (n,): the samples of whoever made more than half of them. Raises :class:`EnrolmentError` if nobody did."""
-    largest = consistency.majority(rows, same=same)
-    if largest is None:
-        people = consistency.groups(rows, same=same)
-        listed = "; ".join(", ".join(str(places[index]) for index in group.tolist()) for group in people)
-        raise EnrolmentError(
-            f"the samples contradict each other: they look like those of {len(people)} people (samples {listed}) and "
-            "none of them made more than half; enrol one person at a time, from new samples"
-        )
-    own = np.zeros(len(rows), np.bool_)
-    own[largest] = True
-    return own
 
 
 def _expected(
@@ -327,35 +229,7 @@ def _expected(
         return None
     if threshold.scale == "cosine":
         return expected_fnmr(leave_one_out(embeddings), threshold.score)
-    others = embeddings.astype(np.float64).sum(axis=0) - embeddings
-    templates = np.asarray(others / np.maximum(np.linalg.norm(others, axis=1, keepdims=True), 1e-12), np.float32)
-    of_others = [together([*conditions[:place], *conditions[place + 1 :]]) for place in range(len(conditions))]
-    return expected_fnmr(calibration.llrs(templates, embeddings, of_others, conditions), threshold.score)
-
-
-def _speech_s(usable: Sequence[Embedded]) -> float | None:
-    """Seconds of speech in all; ``None`` where it is not measured."""
-    measured = [item.quality.measured["speech_s"] for item in usable if "speech_s" in item.quality.measured]
-    return float(sum(measured)) if measured and len(measured) == len(usable) else None
-
-
-def _digest(features: Array) -> bytes:
-    return hashlib.sha256(repr((features.dtype.str, features.shape)).encode() + features.tobytes()).digest()
-
-
-def _too_few(usable: int, minimum: int, reports: Sequence[SampleReport]) -> str:
-    reasons = "; ".join(f"sample {report.index}: {report.reason}" for report in reports if not report.accepted)
-    return f"{usable} of {len(reports)} samples can be used, {minimum} are needed" + (
-        f" ({reasons})" if reasons else ""
-    )
-
-
-def _mean(embeddings: Float32) -> Float32:
-    mean = embeddings.mean(axis=0, dtype=np.float64)
-    norm = float(np.linalg.norm(mean))
-    if norm < 1e-6:
-        raise EnrolmentError("the samples contradict each other: their mean has no direction. Are they of one person?")
-    return np.asarray(mean / norm, np.float32)
+    return expected_fnmr(own_ratios(calibration, embeddings, None, conditions), threshold.score)
 
 
 def _take_part(federation: Federation, user_id: str, bundle: Bundle, store: Store) -> Participation:

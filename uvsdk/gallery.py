@@ -233,7 +233,7 @@ def _contenders(rows: Float32, probe: Float32, count: int) -> Int64:
         while (wanted := wanted + max(wanted, _SPARE)) < _BLOCK_ROWS:
             scores, places = knn(probe[None], rows, wanted)
             if scores[0, -1] < scores[0, count - 1] - margin:
-                return places[0][scores[0] >= scores[0, count - 1] - margin].astype(np.int64)
+                return np.asarray(places[0][scores[0] >= scores[0, count - 1] - margin], np.int64)
     scores = rows @ probe
     border = np.partition(scores, len(scores) - count)[len(scores) - count]
     return np.flatnonzero(scores >= border - np.float32(margin)).astype(np.int64)

@@ -24,7 +24,9 @@ AUXILIARY = {
     "face": {"detector": "yunet"},
     "handwriting": {},
 }
-SPEECH_SOURCE = "speech.onnx, made by examples/voice_activity, Apache-2.0; learned from LibriSpeech (CC BY 4.0) and Silero VAD (MIT)"
+SPEECH_SOURCE = (
+    "speech.onnx by examples/voice_activity, Apache-2.0; taught on LibriSpeech (CC BY 4.0) by Silero VAD (MIT)"
+)
 
 
 def parse(graph: bytes, source: str) -> ModelProto:

@@ -26,7 +26,7 @@ from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import SettingsError, TemplateFormatError, ThresholdError, WireError
 from uvsdk.federation.codec import pack, unpack
 from uvsdk.scoring import Scale, Threshold
-from uvsdk.scoring.conditions import CONDITIONS, UNKNOWN, Conditions
+from uvsdk.scoring.conditions import CONDITIONS, Conditions
 
 KEY_BYTES: Final = 32
 """Length of a template key (AES-256)."""
@@ -61,7 +61,7 @@ class Template:
     modality: str
     samples: int
     threshold: Threshold | None = None
-    conditions: Conditions = UNKNOWN
+    conditions: Conditions = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.embedding.dtype != np.float32 or self.embedding.ndim != 1 or not len(self.embedding):

@@ -11,13 +11,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from uvsdk.attempts import Attempts, Outcome, RetryPolicy, Ticket, anchored, begun, refusal, settled, wait_s
 from uvsdk.errors import SampleError, StoreError, UnknownUserError
+from uvsdk.identify import Identification
 from uvsdk.privacy.identifiers import canonical_user_id
 from uvsdk.scoring import Decision
 from uvsdk_device.keystore import ATTEMPTS, EncryptedStore
+
+_Result = TypeVar("_Result")
 
 _FORM: Final = struct.Struct("<IId")
 """Of one length, so that it can be overwritten in place."""
@@ -52,11 +55,25 @@ class AttemptGate:
             TooManyAttemptsError, DisabledError: ``compare`` was not called.
             UnknownUserError: not enrolled here.
         """
-        tickets = self._begin(canonical_user_id(user_id))
+        subjects = (canonical_user_id(user_id), _DEVICE)
+        return self._counted(subjects, compare, lambda decision: decision.accepted)
+
+    def search(self, search: Callable[[], Identification]) -> Identification:
+        """The same for a search among everybody, which claims nobody: it counts for the device alone.
+
+        Raises:
+            TooManyAttemptsError, DisabledError: ``search`` was not called.
+        """
+        return self._counted((_DEVICE,), search, lambda found: found.outcome == "identified")
+
+    def _counted(
+        self, subjects: tuple[str, ...], work: Callable[[], _Result], succeeded: Callable[[_Result], bool]
+    ) -> _Result:
+        tickets = self._begin(subjects)
         outcome: Outcome | None = None  # what is interrupted (Ctrl-C, a kill) stays counted
         try:
-            decision = compare()
-            outcome = "accepted" if decision.accepted else "rejected"
+            result = work()
+            outcome = "accepted" if succeeded(result) else "rejected"
         except SampleError:
             outcome = "unusable"
             raise
@@ -65,7 +82,7 @@ class AttemptGate:
             raise
         finally:
             self._end(tickets, outcome)
-        return decision
+        return result
 
     def state(self, user_id: str | None = None) -> Attempts:
         """The count of a person, or of the device. Raises :class:`UnknownUserError` where nobody is enrolled so."""
@@ -78,12 +95,11 @@ class AttemptGate:
         """Seconds until the next attempt is looked at: 0 for at once, infinite where it is disabled."""
         return wait_s(self.state(user_id), self._policy, self._clock())
 
-    def _begin(self, user: str) -> dict[str, Ticket]:
-        """Count an attempt for the person and for the device."""
+    def _begin(self, subjects: tuple[str, ...]) -> dict[str, Ticket]:
         with self._changed:
             while True:
                 with self._store.lock():
-                    states = {subject: self._current(subject) for subject in (user, _DEVICE)}
+                    states = {subject: self._current(subject) for subject in subjects}
                     now = self._clock()
                     closed = [subject for subject in states if wait_s(states[subject], self._policy, now) > 0]
                     if not closed:

@@ -12,26 +12,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from uvsdk.ageing import AgeingPolicy
 from uvsdk.cli import Command
 from uvsdk.enroll import enroll
 from uvsdk.errors import SettingsError, StoreLockedError
+from uvsdk_device.ageing import revert_template
 from uvsdk_device.answer import decision_json
 from uvsdk_device.attempts import AttemptGate, reset_attempts
 from uvsdk_device.deployment import forget_approval
 from uvsdk_device.federation import Federation
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import forget_here
+from uvsdk_device.printouts import decision_lines, enrolment_lines, identification_json, identification_lines
 from uvsdk_device.rounds import RoundReport
 from uvsdk_device.runtime import Runtime
 from uvsdk_device.wrapping import WrappedKey
 
 if TYPE_CHECKING:
     from uvsdk.modality import Capture
-    from uvsdk.scoring import Decision
 
 PASSPHRASE_VARIABLE = "UVSDK_PASSPHRASE"  # noqa: S105 - the name of a variable
 REJECTED = 3
-"""Exit status of ``uvsdk verify`` for a probe that was rejected; 1 is a failure, 2 a wrong call."""
+"""Exit status of ``uvsdk verify`` and ``identify`` for a probe that was rejected; 1 is a failure, 2 a wrong call."""
 
 
 def _enroll_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +42,12 @@ def _enroll_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="model bundle")
     parser.add_argument("--fmr", type=float, default=0.01, help="false match rate to aim for (default %(default)s)")
     parser.add_argument("--minimum-samples", type=int, default=3, help="fewest usable files (default %(default)s)")
+    parser.add_argument(
+        "--existing",
+        choices=("replace", "extend", "refuse"),
+        default="replace",
+        help="what happens to an earlier enrolment of that user (default %(default)s)",
+    )
     _capture_arguments(parser)
     _store_arguments(parser)
     _server_arguments(parser, required=False)
@@ -55,16 +63,11 @@ def _enroll(arguments: argparse.Namespace) -> int:
         federation=_federation(arguments) if arguments.server else None,
         fmr=arguments.fmr,
         minimum_samples=arguments.minimum_samples,
+        existing=arguments.existing,
         capture=_capture(arguments),
     )
-    for sample in enrolment.samples:
-        if not sample.accepted:
-            print(f"not used: {arguments.files[sample.index]}: {sample.reason}")
-    template = enrolment.template
-    limit = "none (the model is not calibrated)" if template.threshold is None else f"{template.threshold.score:.3f}"
-    print(f"enrolled from {template.samples} samples, model {template.model_version[:12]}, threshold {limit}")
-    if enrolment.participation is not None:
-        print(f"training: {enrolment.participation.state} {enrolment.participation.detail}".rstrip())
+    for line in enrolment_lines(enrolment, arguments.files):
+        print(line)
     return 0
 
 
@@ -82,7 +85,7 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
 def _verify(arguments: argparse.Namespace) -> int:
     from uvsdk.presentation.carried import carried
 
-    runtime = Runtime(_open_store(arguments), arguments.model)
+    runtime = Runtime(_open_store(arguments), arguments.model, ageing=AgeingPolicy() if arguments.ageing else None)
     decision = runtime.verify(
         arguments.user,
         arguments.file,
@@ -93,27 +96,38 @@ def _verify(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(decision_json(decision)))
     else:
-        _print_decision(decision)
+        for line in decision_lines(decision):
+            print(line)
     return 0 if decision.accepted else REJECTED
 
 
-def _print_decision(decision: Decision) -> None:
-    word = "accepted" if decision.accepted else "rejected"
-    limit = decision.threshold
-    what = "log likelihood ratio" if limit.scale == "llr" else "score"
-    print(
-        f"{word}: {what} {decision.value:.3f}, threshold {limit.score:.3f} "
-        f"(false match rate {limit.fmr:g}, {limit.trials} impostor trials)"
+def _identify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help="one recording or picture")
+    parser.add_argument("--model", required=True, help="model bundle")
+    parser.add_argument(
+        "--fpir", type=float, default=0.01, help="false positive identification rate to aim for (default %(default)s)"
     )
-    for presentation in decision.presentations:
-        seen = "bona fide" if presentation.bona_fide else "attack"
-        reasons = f": {'; '.join(presentation.reasons)}" if presentation.reasons else ""
-        print(
-            f"{presentation.detector}: {seen}, score {presentation.score:.3f}, threshold {presentation.threshold:.3f}"
-            f"{reasons}"
-        )
-    for advice in decision.quality.advice:
-        print(f"advice: {advice}")
+    parser.add_argument("--top", type=int, default=5, help="how many candidates to print (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    _capture_arguments(parser)
+    _store_arguments(parser)
+
+
+def _identify(arguments: argparse.Namespace) -> int:
+    runtime = Runtime(_open_store(arguments), arguments.model)
+    found = runtime.identify(
+        arguments.file,
+        runtime.gallery(),
+        fpir=arguments.fpir,
+        top=arguments.top,
+        capture=_capture(arguments),
+    )
+    if arguments.json:
+        print(json.dumps(identification_json(found)))
+    else:
+        for line in identification_lines(found):
+            print(line)
+    return 0 if found.outcome == "identified" else REJECTED
 
 
 def _agent_arguments(parser: argparse.ArgumentParser) -> None:
@@ -146,7 +160,7 @@ def _agent(arguments: argparse.Namespace) -> int:
         presentation_detector=arguments.presentation_detector,
     )
     store = _open_store(arguments)
-    runtime = Runtime(store, arguments.model)
+    runtime = Runtime(store, arguments.model, ageing=AgeingPolicy() if arguments.ageing else None)
     forget = partial(_federation(arguments).forget if arguments.server else forget_here, store=store)
     app = agent.create_app(runtime, token=agent.agent_token(store.folder), settings=settings, forget=forget)
     agent.serve(
@@ -224,6 +238,7 @@ def _store_command_arguments(parser: argparse.ArgumentParser) -> None:
         help="delete a user; with --server, there first, without it only whom no server knows",
     )
     action.add_argument("--refresh", metavar="USER", help="make the template again with the server's newest model")
+    action.add_argument("--revert", metavar="USER", help="give back the template that the enrolment made")
     action.add_argument("--change-passphrase", metavar="FILE", help="protect the store by the passphrase in FILE")
     action.add_argument("--use-keyring", action="store_true", help="protect the store by the system's keyring")
     action.add_argument("--forget-server", metavar="URL", help="forget what was agreed with a server")
@@ -251,6 +266,8 @@ def _store(arguments: argparse.Namespace) -> int:
     elif arguments.refresh is not None:
         template = _federation(arguments).refresh_template(arguments.refresh, store)
         print(f"the template is of model {template.model_version[:12]}")
+    elif arguments.revert is not None:
+        revert_template(store, arguments.revert)
     elif arguments.change_passphrase is not None:
         store.change_passphrase(_line_of(arguments.change_passphrase))
     elif arguments.use_keyring:
@@ -281,6 +298,11 @@ def _detector_argument(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="ask the presentation attack detector that the model carries, where it carries one",
+    )
+    parser.add_argument(
+        "--ageing",
+        action="store_true",
+        help="let templates follow their people, by strong matches that detectors saw live",
     )
 
 
@@ -362,6 +384,7 @@ def _bytes_of(path: str) -> bytes:
 
 COMMANDS = (
     Command("enroll", "make a template of a person on this device", _enroll_arguments, _enroll),
+    Command("identify", "compare a probe with everybody, offline", _identify_arguments, _identify),
     Command("verify", "compare a probe with a template, offline", _verify_arguments, _verify),
     Command("agent", "verify over REST on this machine", _agent_arguments, _agent),
     Command("attempts", "failed attempts in a row: show and reset", _attempts_arguments, _attempts),

@@ -13,6 +13,7 @@ from uvsdk.attempts import RetryPolicy
 from uvsdk.bundle import Bundle
 from uvsdk.errors import EnrolmentError, ModelMismatchError, StoreError
 from uvsdk.gallery import Gallery
+from uvsdk.identify import Identification, SearchThreshold, identify
 from uvsdk.inference import open_bundle
 from uvsdk.scoring import Decision, Threshold
 from uvsdk.template import Template
@@ -109,12 +110,57 @@ class Runtime:
             probes.append(embedded.embedding)
             return decision
 
-        decision = compare() if self._gate is None else self._gate.decide(user_id, compare)
+        decision = self.counted(user_id, compare)
         if self._ageing is not None and decision.accepted:
             # Who was recognised is let in, even where the disk is full or the user was deleted meanwhile.
             with contextlib.suppress(StoreError):
                 self._ageing.learn(user_id, enrolled, probes[0], decision)
         return decision
+
+    def counted(self, user_id: str, compare: Callable[[], Decision]) -> Decision:
+        """A decision that is made otherwise, counted as one attempt: of a voice stream, or fused of voice and face.
+
+        :meth:`verify` counts by itself; :func:`uvsdk.verify` and :class:`uvsdk.stream.VoiceStream` remember nothing.
+
+        Args:
+            user_id: enrolled in the store; :meth:`template` gives what to compare with.
+            compare: makes the decision; not called where the attempt is refused.
+
+        Raises:
+            TooManyAttemptsError, DisabledError: after failures in a row.
+            UnknownUserError: not enrolled here.
+        """
+        return compare() if self._gate is None else self._gate.decide(user_id, compare)
+
+    def identify(
+        self,
+        probe: Sample,
+        people: Gallery,
+        *,
+        fpir: float = 0.01,
+        top: int = 5,
+        threshold: SearchThreshold | None = None,
+        capture: Capture | None = None,
+    ) -> Identification:
+        """Who of ``people`` gave ``probe``: :func:`uvsdk.identify.identify`, counted as an attempt on this device.
+
+        Searches in which nobody is named count for the device as failed verifications do, so that probes cannot be
+        tried here without end.
+
+        Args:
+            probe: one sample, in any form the modality reads.
+            people: who can be named, see :meth:`gallery`.
+            fpir, top, threshold, capture: as for :func:`uvsdk.identify.identify`.
+
+        Raises:
+            TooManyAttemptsError, DisabledError: after failures in a row; the probe was not looked at.
+            SampleError, ModelMismatchError, ThresholdError: as for :func:`uvsdk.identify.identify`.
+        """
+
+        def search() -> Identification:
+            return identify(probe, people, model=self._bundle, fpir=fpir, top=top, threshold=threshold, capture=capture)
+
+        return search() if self._gate is None else self._gate.search(search)
 
     def template(self, user_id: str) -> Template:
         """The user's template for this runtime's model, made again and stored where it was of another one.

@@ -166,14 +166,15 @@ class AttemptGate:
         try:
             async with self._database.write() as connection:
                 subjects = {subject for step in steps for subject in step.what.subjects}
-                batch = _Batch(await counts.read(connection, subjects), self._undecided.copy(), {})
+                former = await counts.read(connection, subjects)
+                batch = _Batch(dict(former), self._undecided.copy(), {})
                 for step in steps:
                     answer = self._apply(step.what, batch)
                     if answer is None:
                         waiting.append(step)
                     else:
                         answers[step] = answer
-                await counts.write(connection, batch.changed)
+                await counts.write(connection, former, batch.changed)
         except Exception as error:  # noqa: BLE001 - passed on to everyone who waits, whatever it is
             answers, waiting = dict.fromkeys(steps, error), []
         self._waiting += waiting

@@ -17,7 +17,7 @@ from sqlalchemy import insert, select
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SettingsError, StoreError, WireError
 from uvsdk.federation.messages import TrainingConfig
-from uvsdk.scoring import Calibration
+from uvsdk.scoring.record import restored, stored
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.driver import Driver
 from uvsdk_server.keys import KeyRing
@@ -243,7 +243,7 @@ async def _first_start(settings: Settings, database: Database, blobs: Blobs, key
                 model_version=bundle.version,
                 round_id=0,
                 theta_blob=theta_blob,
-                calibration_blob=None if calibration is None else blobs.write_array(calibration.impostor),
+                calibration_blob=None if calibration is None else blobs.write(stored(calibration)),
                 calibration_source=None if calibration is None else calibration.source,
                 created=time.time(),
             )
@@ -284,6 +284,8 @@ async def _current_bundle(database: Database, blobs: Blobs, deployment: Any) -> 
     if bundle.version != row.model_version:
         raise StoreError("the stored parameters do not give the model version on record; restore from a backup")
     if row.calibration_blob is not None:
-        scores = blobs.read_array(row.calibration_blob)
-        bundle = bundle.with_calibration(Calibration(scores, bundle.version, row.calibration_source or ""))
+        kept = restored(
+            blobs.read(row.calibration_blob), model_version=bundle.version, source=row.calibration_source or ""
+        )
+        bundle = bundle.with_calibration(kept)
     return bundle, row.round_id

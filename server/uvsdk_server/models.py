@@ -13,6 +13,7 @@ from sqlalchemy import delete, select, update
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.scoring import Calibration
+from uvsdk.scoring.record import restored, stored
 from uvsdk_server.problems import Problem
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
@@ -70,7 +71,7 @@ class Models:
             raise Problem(422, "invalid-request", "impostor scores are cosines: at least one, finite, in [-1, 1]")
         row = await self._find(version)
         calibration = Calibration.from_scores(scores, model_version=row.model_version, source=source)
-        blob = await asyncio.to_thread(self._blobs.write_array, calibration.impostor)
+        blob = await asyncio.to_thread(self._blobs.write, stored(calibration))
         async with self._database.write() as connection:
             await connection.execute(
                 update(models)
@@ -118,6 +119,7 @@ class Models:
         if row.model_version != bundle.version:
             bundle = bundle.with_theta(self._blobs.read_array(row.theta_blob))
         if row.calibration_blob is not None and bundle.calibration is None:
-            scores = self._blobs.read_array(row.calibration_blob)
-            bundle = bundle.with_calibration(Calibration(scores, bundle.version, row.calibration_source or ""))
+            kept = self._blobs.read(row.calibration_blob)
+            source = row.calibration_source or ""
+            bundle = bundle.with_calibration(restored(kept, model_version=bundle.version, source=source))
         bundle.save(path)

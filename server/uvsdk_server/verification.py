@@ -18,7 +18,7 @@ from uvsdk.presentation import PresentationAttackDetector
 from uvsdk.presentation.carried import carried
 from uvsdk.scoring import Decision, QualityPolicy, Threshold
 from uvsdk.template import Template
-from uvsdk.verify import compare, verify
+from uvsdk.verify import decide, verify
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.models import Models
 from uvsdk_server.monitoring import Metrics
@@ -101,7 +101,11 @@ class Verifier:
             return await asyncio.get_running_loop().run_in_executor(self._pool, compared)
 
         start = time.perf_counter()
-        decision = await self._gate.decide(user, caller, attempt)
+        try:
+            decision = await self._gate.decide(user, caller, attempt)
+        except SampleError:
+            self._metrics.verifications.labels("unusable").inc()
+            raise
         self._metrics.verify_seconds.observe(time.perf_counter() - start)
         self._metrics.verifications.labels("accepted" if decision.accepted else "rejected").inc()
         return decision
@@ -116,7 +120,7 @@ class Verifier:
             raise Problem(
                 409, "uncalibrated", "the current model has no impostor scores yet; the operator must calibrate it"
             )
-        return bundle.calibration.threshold(fmr or self._default_fmr)
+        return bundle.calibration.threshold(fmr or self._default_fmr, bundle.calibration.scale)
 
 
 def _decide(
@@ -128,7 +132,7 @@ def _decide(
     detectors: Sequence[PresentationAttackDetector],
 ) -> Decision:
     if probe.embedding is not None:
-        decision = Decision(compare(probe.embedding, template), threshold, bundle.version)
+        decision = decide(probe.embedding, template, bundle=bundle, threshold=threshold)
     elif probe.sample is not None:
         decision = verify(
             probe.sample, template, model=bundle, threshold=threshold, capture=capture, detectors=detectors

@@ -6,6 +6,10 @@ import asyncio
 import base64
 import contextlib
 import io
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +20,7 @@ import pytest
 from PIL import Image
 
 from tests.integration import harness
-from tests.integration.harness import KillableServer, RunningServer, SyntheticDevice, kind
+from tests.integration.harness import ROOT, KillableServer, RunningServer, SyntheticDevice, kind
 from tests.integration.test_store import fresh, migrated, postgres
 from uvsdk.attempts import Attempts, RetryPolicy
 from uvsdk.bundle import shipped
@@ -231,6 +235,47 @@ def test_a_person_who_leaves_meanwhile_leaves_no_count(url: str) -> None:
     asyncio.run(check())
 
 
+KILLED = """
+import asyncio, os, signal, sys
+from uvsdk.attempts import RetryPolicy
+from uvsdk_server.attempts import AttemptGate
+from uvsdk_server.monitoring import Metrics
+from uvsdk_server.store.database import Database
+
+async def compare():
+    print("compared", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def attempt():
+    gate = AttemptGate(Database(sys.argv[1]), dict(person=RetryPolicy(), caller=RetryPolicy()), Metrics())
+    await gate.decide("a" * 64, "0123456789ab", compare)
+
+asyncio.run(attempt())
+"""
+
+
+def test_kill_9_while_it_compares_leaves_the_attempt_counted(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/store.sqlite3"
+
+    async def counted(before: int) -> None:
+        async with opened(url) if not before else contextlib.nullcontext():
+            pass
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, url],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in (".", "server", "device"))},
+        )
+        assert (done.returncode, done.stdout) == (-signal.SIGKILL, "compared\n"), done.stderr
+        async with migrated(url) as database, database.read() as connection:
+            subjects = [Subject("person", USER), Subject("caller", TOKEN)]
+            assert [state.failures for state in (await counts.read(connection, subjects)).values()] == [before + 1] * 2
+
+    for before in range(2):
+        asyncio.run(counted(before))
+
+
 # Over HTTP
 
 SETTINGS = {"start_after_users": 1000, "quality": "standard", "retry_delay_s": 30}
@@ -382,3 +427,19 @@ def test_ten_blank_pages_are_one_failure(server: RunningServer) -> None:
         "person": (1, 10),
         "caller": (1, 10),
     }
+    assert 'uvsdk_verifications_total{outcome="unusable"} 10.0' in server.ask("GET", "/metrics").text
+
+
+def test_the_description_says_what_verification_answers(server: RunningServer) -> None:
+    description = server.ask("GET", "/openapi.json", token="").json()
+    operation = description["paths"]["/v1/verify"]["post"]
+    assert {"200", "400", "401", "403", "404", "409", "413", "422", "423", "429"} <= set(operation["responses"])
+    assert "Retry-After" in operation["description"]
+    schemas = description["components"]["schemas"]
+    for name in ("VerifyRequest", "VerifyAnswer"):
+        assert schemas[name]["examples"], name
+    assert set(schemas["VerifyAnswer"]["examples"][0]) == set(schemas["VerifyAnswer"]["properties"])
+    assert {"quality", "faces", "fmr"} <= set(schemas["VerifyRequest"]["properties"])
+    assert {"get", "delete"} <= set(description["paths"]["/v1/attempts"]) | set(
+        description["paths"]["/v1/attempts/{whose}/{name}"]
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -18,6 +19,14 @@ from uvsdk.modality import Capture, Prepared, Sample
 from uvsdk.scoring import Calibration, Quality
 
 DIMENSION = 3
+
+
+@dataclass(frozen=True)
+class CapturedNumbers:
+    """What presentation attack detectors look at: the numbers themselves."""
+
+    numbers: Float32
+    modality: str = "numbers"
 
 
 class Numbers:
@@ -39,7 +48,8 @@ class Numbers:
         except (AssertionError, ValueError) as error:
             raise UndecodableSampleError("not three numbers") from error
         timings_s = {"decode": 0.0, "detect": 0.0, "features": 0.0}
-        return Prepared(features, Quality({"length": float(np.linalg.norm(features))}), timings_s)
+        quality = Quality({"length": float(np.linalg.norm(features))})
+        return Prepared(features, quality, timings_s, CapturedNumbers(features))
 
     def views(self, features: Array, preprocessing: Mapping[str, object]) -> Float32:
         return np.asarray(features, np.float32)[None]

@@ -185,9 +185,9 @@ def test_who_is_recognised_gets_in_even_where_nothing_can_be_written(
     def full(*_: object, **__: object) -> None:
         raise StoreFullError("the disk is full")
 
-    monkeypatch.setattr(store, "put", full)
-    assert runtime.verify("ana", OLDER, detectors=LIVE).accepted
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put", full)
+        assert runtime.verify("ana", OLDER, detectors=LIVE).accepted
     assert score_of(runtime) == before
 
 

@@ -28,6 +28,7 @@ from uvsdk.errors import (
     TooManyAttemptsError,
     UnknownUserError,
 )
+from uvsdk.identify import SearchThreshold
 from uvsdk.scoring import Decision, Threshold
 from uvsdk_device.attempts import AttemptGate, read_attempts, reset_attempts
 from uvsdk_device.keystore import ATTEMPTS, EncryptedStore
@@ -238,6 +239,7 @@ def test_two_gates_on_one_store_share_the_count(store: EncryptedStore, bundle: B
 KILLED = """
 import os, signal, sys
 from uvsdk.attempts import RetryPolicy
+from uvsdk.identify import SearchThreshold
 from uvsdk.scoring import Decision, Threshold
 from uvsdk_device.attempts import AttemptGate
 from uvsdk_device.keystore import EncryptedStore
@@ -334,6 +336,42 @@ def test_no_policy_counts_nothing(store: EncryptedStore, bundle: Bundle) -> None
         assert not runtime.verify("ana", b"0 1 0").accepted
     assert runtime.verify("ana", b"1 0 0").accepted
     assert not list(store.folder.rglob(ATTEMPTS))
+
+
+def test_searches_that_name_nobody_count_for_the_device(store: EncryptedStore, bundle: Bundle) -> None:
+    """Else `identify` would be a way to try probes without end."""
+    clock = Clock()
+    runtime = Runtime(store, bundle, clock=clock)
+    people = runtime.gallery()
+    by_hand = SearchThreshold(0.5, 0.01, 2, 0)
+    assert runtime.identify(b"1 0 0", people, threshold=by_hand).user_id == "ana"
+    for _ in range(5):
+        assert runtime.identify(b"0 0 1", people, threshold=by_hand).user_id is None
+    for attempt in (
+        lambda: runtime.identify(b"1 0 0", people, threshold=by_hand),
+        lambda: runtime.verify("ana", b"1 0 0"),
+    ):
+        with pytest.raises(TooManyAttemptsError, match="this device"):
+            attempt()
+    assert read_attempts(store, "ana") == Attempts()
+    clock.now += 30
+    assert runtime.identify(b"1 0 0", people, threshold=by_hand).user_id == "ana"
+    assert read_attempts(store).failures == 0
+    with pytest.raises(NoInkError):
+        runtime.identify(b"", people, threshold=by_hand)
+    assert read_attempts(store).unusable == 1
+
+
+def test_decisions_made_otherwise_count_as_one_attempt(store: EncryptedStore, bundle: Bundle) -> None:
+    runtime = Runtime(store, bundle, clock=Clock())
+    for _ in range(5):
+        assert not runtime.counted("ana", lambda: decided(0.1)).accepted
+    with pytest.raises(TooManyAttemptsError):
+        runtime.counted("ana", lambda: decided(0.9))
+    reset_attempts(store)
+    with pytest.raises(UnknownUserError):
+        runtime.counted("cleo", lambda: decided(0.9))
+    assert Runtime(store, bundle, retry=None).counted("ana", lambda: decided(0.9)).accepted
 
 
 def command(store: EncryptedStore, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:

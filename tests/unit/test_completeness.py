@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from uvsdk import completeness as module
 from uvsdk.arrays import Float32
-from uvsdk.completeness import Completeness, completeness, expected_fnmr
+from uvsdk.completeness import Completeness, expected_fnmr
 from uvsdk.scoring import Calibration
+from uvsdk.template import Template
 
 # The median impostor has a cosine of 0.5, so two people are 0.5 apart.
 IMPOSTORS = Calibration.from_scores(np.linspace(0, 1, 1001), model_version="m", source="by hand")
@@ -18,6 +20,14 @@ IMPOSTORS = Calibration.from_scores(np.linspace(0, 1, 1001), model_version="m", 
 def at(*degrees: float) -> Float32:
     angles = np.radians(degrees)
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def completeness(
+    modality: str, embeddings: Float32, *, speech_s: float | None, calibration: Calibration | None
+) -> Completeness:
+    conditions = {} if speech_s is None else {"speech_s": speech_s}
+    template = Template(embeddings[0], "m", modality, len(embeddings), conditions=conditions)
+    return module.completeness(template, embeddings, calibration=calibration)
 
 
 def test_nothing_is_missing() -> None:

@@ -283,8 +283,10 @@ def test_lfw_pairs(tmp_path: Path) -> None:
     outcome = pairs.score(read, lambda name: lfw.locate(tmp_path, name), embed).outcome()
     expected = np.cos(np.deg2rad([20, 90, 10, 80]))
     assert outcome.trials.scores == pytest.approx(expected, abs=1e-6)
-    found = summarise(outcome, resamples=20).accuracy
+    summary = summarise(outcome, resamples=20)
+    found = summary.accuracy
     assert found is not None
+    assert summary.rows()[0] == ("Accuracy", "100.00 %", "± 0.00 % standard error, 2 folds")
     # Fold 1 is decided half way between cos 10 and cos 80, fold 2 half way between cos 20 and cos 90.
     assert found.thresholds == pytest.approx(
         ((expected[2] + expected[3]) / 2, (expected[0] + expected[1]) / 2), abs=1e-6

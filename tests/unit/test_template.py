@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ def test_round_trip(threshold: Threshold | None) -> None:
 
 def test_layout_by_hand() -> None:
     data = TEMPLATE.to_bytes(KEY)
-    header = b"UVT1" + b"\x05\x00" + b"model"
+    header = b"UVT2" + b"\x05\x00" + b"model"
     assert data[:11] == header
     plain = AESGCM(KEY).decrypt(data[11:23], data[23:], header)
     assert UNIT.tobytes() in plain
@@ -85,7 +86,7 @@ def test_foreign_bytes(data: bytes) -> None:
 
 def test_a_newer_format_says_so() -> None:
     with pytest.raises(TemplateFormatError, match="update uvsdk"):
-        Template.from_bytes(b"UVT2" + bytes(100), KEY)
+        Template.from_bytes(b"UVT3" + bytes(100), KEY)
 
 
 def test_the_model_version_is_bound() -> None:
@@ -154,3 +155,22 @@ def test_equality_and_hash() -> None:
     assert hash(same) == hash(TEMPLATE)
     assert Template(UNIT[::-1].copy(), "model", "voice", 3, THRESHOLD) != TEMPLATE
     assert TEMPLATE != "template"
+
+
+def test_conditions_and_scale_are_kept() -> None:
+    limit = Threshold(-3.5, 0.01, 1000, (0.005, 0.02), "model", "llr")
+    kept = Template(UNIT, "model", "voice", 3, limit, {"snr_db": 20.0, "speech_s": 12.5})
+    again = Template.from_bytes(kept.to_bytes(KEY), KEY)
+    assert again == kept
+    assert again.threshold == limit
+    assert dict(again.conditions) == {"speech_s": 12.5, "snr_db": 20.0}
+    assert again != Template(UNIT, "model", "voice", 3, limit, {"speech_s": 12.5})
+    assert hash(again) == hash(kept)
+    with pytest.raises(TypeError):
+        again.conditions["speech_s"] = 1.0  # type: ignore[index]
+
+
+@pytest.mark.parametrize("conditions", [{"shoe_size": 43.0}, {"speech_s": math.nan}, {"snr_db": math.inf}])
+def test_impossible_conditions(conditions: dict[str, float]) -> None:
+    with pytest.raises(TemplateFormatError, match="conditions are finite"):
+        Template(UNIT, "model", "voice", 3, None, conditions)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import modality_graphs, real_data
-from uvsdk.errors import BundleError, NoSpeechError, SampleTooLargeError
+from uvsdk.errors import BundleError, LowQualityError, NoSpeechError, SampleTooLargeError
 from uvsdk.modality import Capture, Limits, get, mel, vad, voice
 
 VOICE = get("voice")
@@ -27,6 +27,10 @@ def speech() -> np.ndarray:
     pcm, rate = soundfile.read(files[0], dtype="float32")
     assert rate == 16_000
     return np.asarray(pcm[: 4 * rate])
+
+
+def bands(pcm: np.ndarray) -> np.ndarray:
+    return mel.spectrogram(pcm, sample_rate=16_000, window=400, hop=160, mels=40)
 
 
 def encoded(pcm: np.ndarray, rate: int, kind: str) -> bytes:
@@ -116,8 +120,9 @@ def test_dilation_at_the_edges() -> None:
 
 def test_logarithm_and_mean() -> None:
     pcm = np.random.default_rng(0).normal(size=8000).astype(np.float32) * np.float32(0.1)
-    power = voice.frames(pcm, voice.Framing.read(POWER))
-    log = voice.frames(pcm, voice.Framing.read(LOG))
+    power = mel.spectrogram(pcm, sample_rate=16_000, window=400, hop=160, mels=40)
+    assert np.array_equal(voice.scaled(power, voice.Framing.read(POWER)), power)
+    log = voice.scaled(power, voice.Framing.read(LOG))
     expected = np.log(power + 1e-6)
     assert log == pytest.approx(expected - expected.mean(axis=0), abs=1e-4)
     assert np.abs(log.mean(axis=0)).max() < 1e-4
@@ -132,6 +137,8 @@ def test_logarithm_and_mean() -> None:
         {"scale": "decibel"},
         {"view_frames": 0},
         {"mean": None},
+        {"hop_s": 0.02},
+        {"window_s": 0.03},
     ],
 )
 def test_a_manifest_that_makes_no_sense(wrong: dict[str, str | int | None]) -> None:
@@ -244,27 +251,41 @@ def test_silence_noise_and_too_little_speech(speech: np.ndarray) -> None:
 
 def test_a_syllable_is_usable_where_the_bundle_allows_it(speech: np.ndarray) -> None:
     graphs = modality_graphs.loaded("voice", LETTERS)
-    found = vad.detect(speech, graphs.session("vad"))
-    start = int(np.flatnonzero(found.voiced)[5]) * vad.FRAME
+    found = vad.detect(bands(speech), graphs.session("vad"))
+    start = int(np.flatnonzero(found.voiced)[16]) * vad.FRAME
     prepared = VOICE.prepare((speech[start : start + 6400], 16_000), graphs)
     assert prepared.quality.measured["speech_s"] <= 0.42
-    assert any("little speech" in advice for advice in prepared.quality.advice)
+    assert any("three seconds or more" in advice for advice in prepared.quality.advice)
     assert VOICE.views(prepared.features, LETTERS).shape == (1, 160, 40)
 
 
 def test_clipping_and_level_are_reported(speech: np.ndarray) -> None:
     graphs = modality_graphs.loaded("voice", POWER)
     loud = np.clip(speech * np.float32(50), -1, 1)
-    quality = VOICE.prepare((loud, 16_000), graphs).quality
+    quality = VOICE.prepare((loud, 16_000), graphs, capture=Capture(quality="off")).quality
     assert quality.measured["clipped_fraction"] == pytest.approx(float(np.mean(np.abs(loud) >= 0.999)))
     assert any("overdriven" in advice for advice in quality.advice)
-    soft = VOICE.prepare((speech * np.float32(0.005), 16_000), graphs).quality
-    assert any("very quiet" in advice for advice in soft.advice)
+    with pytest.raises(LowQualityError, match=r"overdriven part .*: move away from the microphone"):
+        VOICE.prepare((loud, 16_000), graphs)
+    soft = VOICE.prepare((speech * np.float32(0.01), 16_000), graphs).quality
+    assert any("speak closer" in advice for advice in soft.advice)
 
 
-def test_long_recordings_are_searched_in_blocks(speech: np.ndarray) -> None:
+def test_a_frame_depends_on_what_is_near_and_on_nothing_else(speech: np.ndarray) -> None:
     session = modality_graphs.loaded("voice", POWER).session("vad")
-    long = np.tile(speech, 6)[: 20 * 16_000]  # more than one block of 512 frames
-    whole = vad.probabilities(long, session)
-    assert len(whole) == 625
-    assert vad.probabilities(long[: 5 * 16_000], session)[:150] == pytest.approx(whole[:150], abs=1e-5)
+    rows = bands(speech)
+    whole, part = vad.probabilities(rows, session), vad.probabilities(rows[:200], session)
+    assert whole.shape == (401,)
+    settled = 200 - vad.REACH
+    assert part[:settled] == pytest.approx(whole[:settled], abs=1e-5)
+    assert len(vad.probabilities(rows[:1], session)) == 1
+
+
+@given(st.lists(st.floats(0, 1, width=32), max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_hysteresis_is_the_loop_that_it_stands_for(values: list[float]) -> None:
+    speaking, expected = False, []
+    for value in values:
+        speaking = value >= (0.25 if speaking else 0.5)
+        expected.append(speaking)
+    assert vad.hysteresis(np.array(values, np.float32), 0.5, 0.25).tolist() == expected

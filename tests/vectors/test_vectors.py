@@ -25,14 +25,18 @@ def _script() -> ModuleType:
 VECTORS = _script()
 
 
-@pytest.mark.parametrize("name", sorted(VECTORS.TEMPLATES))
-def test_template(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "magic"),
+    [(name, b"UVT1") for name in sorted(VECTORS.FIRST_TEMPLATES)]
+    + [(name, b"UVT2") for name in sorted(VECTORS.TEMPLATES)],
+)
+def test_template(name: str, magic: bytes) -> None:
     data = (VECTORS.FOLDER / name).read_bytes()
-    assert data[:4] == b"UVT1"
+    assert data[:4] == magic
     assert data[4:6] == b"\x40\x00"  # 64 characters of model version
     assert data[6:70] == b"ab" * 32
     assert model_version_of(data) == "ab" * 32
-    assert Template.from_bytes(data, VECTORS.TEMPLATE_KEY) == VECTORS.TEMPLATES[name]
+    assert Template.from_bytes(data, VECTORS.TEMPLATE_KEY) == (VECTORS.FIRST_TEMPLATES | VECTORS.TEMPLATES)[name]
 
 
 @pytest.mark.parametrize("suite", SUITES)

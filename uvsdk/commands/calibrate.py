@@ -1,13 +1,18 @@
-"""``uvsdk calibrate``: measure impostor scores on a folder of people and put them into a bundle."""
+"""``uvsdk calibrate``: measure impostor scores on a folder of people and fit a likelihood ratio, into a bundle."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from uvsdk.cli import Command
 
+if TYPE_CHECKING:
+    from uvsdk.evaluation.calibrating import Fitted
+
 TARGETS = (0.1, 0.01, 0.001, 0.0001)
+_RESAMPLES = 200
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,34 +22,71 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="the calibrated bundle")
     parser.add_argument("--enrol", type=int, default=3, metavar="N", help="enrolment samples a person (default 3)")
     parser.add_argument("--source", metavar="TEXT", help="whose samples these are, in words; kept in the bundle")
+    parser.add_argument("--as-norm", action="store_true", help="judge scores against the cohort (AS-norm)")
+    parser.add_argument("--no-cohort", action="store_true", help="leave the people's embeddings out of the bundle")
+    parser.add_argument("--no-copies", action="store_true", help="make no shorter, noisier, smaller copies of samples")
+    parser.add_argument("--seed", type=int, default=0, help="of copies and of the draw of trials (default 0)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Calibrate, save the bundle, say which false match rates the trials support."""
     from uvsdk.bundle import Bundle
     from uvsdk.commands.evaluate import find_people
-    from uvsdk.errors import ThresholdError
-    from uvsdk.evaluation import protocols
-    from uvsdk.scoring import Calibration
+    from uvsdk.errors import SettingsError
+    from uvsdk.evaluation import calibrating
+    from uvsdk.evaluation.observations import observe
 
+    if arguments.as_norm and arguments.no_cohort:
+        raise SettingsError("--as-norm judges scores against the cohort; leave out --no-cohort")
     bundle = Bundle.open(arguments.bundle)
-    outcome = protocols.impostors(find_people(arguments.folder, arguments.enrol), protocols.bundle_embedder(bundle))
-    impostor = outcome.trials.impostor
-    people = len(set(outcome.trials.template_subject.tolist()) | set(outcome.trials.probe_subject.tolist()))
-    words = arguments.source or f"{people} people, {arguments.enrol} enrolment samples each"
-    calibration = Calibration.from_scores(impostor, model_version=bundle.version, source=words)
-    bundle.with_calibration(calibration).save(arguments.output)
-    print(f"{len(impostor):,} impostor trials of {people} people; {len(outcome.failures)} samples could not be used")
-    for target in TARGETS:
-        try:
-            found = calibration.threshold(target)
-        except ThresholdError as error:
-            print(f"FMR {target:<7.2%}  not supported: {error}")
-            continue
-        low, high = found.interval
-        print(f"FMR {target:<7.2%}  threshold {found.score:.4f}  (95 % interval of the rate {low:.3%} – {high:.3%})")
+    people = find_people(arguments.folder, arguments.enrol)
+    seen, failures = observe(people, bundle, worse=not arguments.no_copies, seed=arguments.seed)
+    words = arguments.source or f"{seen.people} people, {arguments.enrol} enrolment samples each"
+    fitted = calibrating.fit(
+        seen,
+        model_version=bundle.version,
+        source=words,
+        as_norm=arguments.as_norm,
+        keep_cohort=not arguments.no_cohort,
+        seed=arguments.seed,
+    )
+    bundle.with_calibration(fitted.calibration).save(arguments.output)
+    trials = len(fitted.originals.impostor)
+    print(f"{trials:,} impostor trials of {seen.people} people; {len(failures)} samples could not be used")
+    if fitted.note:
+        print(f"No likelihood ratio: {fitted.note}")
+    for line in _thresholds(fitted, arguments.seed):
+        print(line)
     print(f"Wrote {arguments.output}")
     return 0
 
 
-COMMAND = Command("calibrate", "measure impostor scores and put them into a bundle", configure, run)
+def _thresholds(fitted: Fitted, seed: int) -> list[str]:
+    """One line for each target; the interval over people is there where genuine trials are."""
+    from uvsdk.errors import ThresholdError
+    from uvsdk.evaluation import bootstrap, metrics
+
+    calibration, lines = fitted.calibration, []
+    scale = calibration.scale
+    for target in TARGETS:
+        try:
+            found = calibration.threshold(target, scale)
+        except ThresholdError as error:
+            lines.append(f"FMR {target:<7.2%}  not supported: {error}")
+            continue
+        low, high = found.interval
+        words = f"FMR {target:<7.2%}  {scale} threshold {found.score:.4f}  (95 % interval {low:.3%} – {high:.3%}"
+        if fitted.originals.is_genuine.any():
+            limit = found.score
+            over = bootstrap.intervals(
+                fitted.originals,
+                {"fmr": lambda points, limit=limit: metrics.at_threshold(points, limit).fmr},
+                resamples=_RESAMPLES,
+                seed=seed,
+            )["fmr"]
+            words += f"; over people, originals alone, {over.value:.3%}, {over.low:.3%} – {over.high:.3%}"
+        lines.append(words + ")")
+    return lines
+
+
+COMMAND = Command("calibrate", "measure impostor scores and fit a likelihood ratio, into a bundle", configure, run)

@@ -15,13 +15,15 @@ from uvsdk.bundle import Bundle
 from uvsdk.errors import EnrolmentError, SampleError
 from uvsdk.evaluation.degradation import copies
 from uvsdk.evaluation.protocols import Person
-from uvsdk.modality import Capture
+from uvsdk.modality import Capture, Captured
 from uvsdk.scoring.conditions import Conditions, conditions_of
 
 ORIGINAL = "original"
 """Name of the copy that is none."""
 
 _CAPTURE = Capture(quality="off")
+# Recordings of the people before, kept decoded as the babble of the next.
+_HEARD = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +97,7 @@ def observe(
     rng = np.random.default_rng(seed)
     rows: list[tuple[Float32, int, int, str, bool, Conditions]] = []
     failures: list[str] = []
+    heard: list[tuple[int, Captured | None]] = []
     recording = 0
     for index, person in enumerate(people):
         seen: set[bytes] = set()
@@ -104,12 +107,15 @@ def observe(
                 continue
             seen.add(digest)
             try:
-                found = _variants(path, bundle, worse, rng)
+                others = [item for owner, item in heard if owner != index]
+                found, captured = _variants(path, bundle, worse, rng, others)
             except SampleError as error:
                 failures.append(f"{path.name}: {error}")
                 continue
             rows += [(row, index, recording, name, enrolled, where) for name, row, where in found]
             recording += 1
+            heard.append((index, captured))
+            del heard[:-_HEARD]
     if len({row[1] for row in rows}) < 2:
         raise EnrolmentError(
             f"no impostor trial could be made of {len(people)} people ({len(failures)} samples could not be used); a "
@@ -129,19 +135,19 @@ def observe(
 
 
 def _variants(
-    path: Path, bundle: Bundle, worse: bool, rng: np.random.Generator
-) -> list[tuple[str, Float32, Conditions]]:
-    """The sample and its copies; a copy that cannot be matched is left out."""
+    path: Path, bundle: Bundle, worse: bool, rng: np.random.Generator, others: Sequence[Captured | None]
+) -> tuple[list[tuple[str, Float32, Conditions]], Captured | None]:
+    """The sample and its copies, and the sample as it was decoded; a copy that cannot be matched is left out."""
     embedded = inference.embed(path, bundle, capture=_CAPTURE)
     found = [(ORIGINAL, embedded.embedding, conditions_of(embedded.quality.measured))]
-    made = copies(embedded.captured, embedded.quality.measured, rng) if worse else {}
+    made = copies(embedded.captured, embedded.quality.measured, rng, others=others) if worse else {}
     for name, sample in made.items():
         try:
             copy = inference.embed(sample, bundle, capture=_CAPTURE)
         except SampleError:
             continue
         found.append((name, copy.embedding, conditions_of(copy.quality.measured)))
-    return found
+    return found, embedded.captured
 
 
 __all__ = ["ORIGINAL", "Observations", "observe"]

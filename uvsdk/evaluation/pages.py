@@ -145,7 +145,10 @@ def _calibration(summary: Summary) -> tuple[report.Section, ...]:
     return (
         report.Section(
             "The bundle's calibration",
-            ("Thresholds and ratios that the bundle came with, before these trials were seen.",),
+            (
+                "Thresholds and ratios that the bundle came with. They are put to the test only where these are not "
+                "the samples it was calibrated with.",
+            ),
             (*((table,) if presets else ()), *_ratio_table(found)),
             _ratio_figure(summary, found),
         ),
@@ -261,7 +264,7 @@ def _paired(summary: Summary) -> bool:
 
 def _bin_row(part: Bin) -> tuple[str, ...]:
     counts = (f"{rate.trials:,}" if rate is not None else "0" for rate in (part.fnmr, part.fmr))
-    return (f"{part.low:.3g} – {part.high:.3g}", _rate(part.fnmr), _rate(part.fmr), *counts)
+    return (f"{part.low:.3g} to {part.high:.3g}".replace("-", "−"), _rate(part.fnmr), _rate(part.fmr), *counts)
 
 
 def _counted(summary: Summary) -> report.Section:

@@ -88,7 +88,7 @@ class Summary:
         rows.insert(1, ("EER, ROC convex hull", percent(self.eer_convex_hull), ""))
         if self.accuracy is not None:
             spread = f"± {percent(self.accuracy.standard_error)} standard error, {len(self.accuracy.by_fold)} folds"
-            rows.insert(0, ("Accuracy", percent(self.accuracy.mean), spread))
+            rows = [("Accuracy", percent(self.accuracy.mean), spread), *self._true_accepts(), *rows]
         for rate, needed in self.unsupported.items():
             rows.append((title(rate_name(rate)), "not supported", f"needs {needed:,} impostor trials"))
         worst = f"Worst tenth of people: FNMR at FMR {percent(self.working_point.fmr)}"
@@ -121,13 +121,23 @@ class Summary:
             ("Impostor trials", f"{self.curve.impostor:,}"),
             ("Samples", f"{outcome.samples:,}"),
             ("Failures to acquire", f"{acquired:,} ({percent(outcome.failure_to_acquire_rate)})"),
-            *((f"  {reason}", f"{count:,}") for reason, count in outcome.failures_by_reason.items()),
+            *((f"– {reason}", f"{count:,}") for reason, count in outcome.failures_by_reason.items()),
             ("Failures to enrol", f"{len(outcome.not_enrolled):,}"),
             ("Repeated samples left out", f"{outcome.repeated:,}"),
         ]
         if outcome.left_out:
             counts.append(("Listed trials without a score", f"{outcome.left_out:,}"))
         return counts
+
+    def _true_accepts(self) -> list[tuple[str, str, str]]:
+        """FNMR as face verification writes it: the rate of true accepts at a rate of false accepts."""
+        rows = []
+        for name, found in self.intervals.items():
+            if name.startswith("fnmr_at_fmr_"):
+                span = f"{percent(1 - found.high)} – {percent(1 - found.low)}"
+                words = span if found.high else self.interval_text(name)
+                rows.append((title(name).replace("FNMR at FMR", "TAR at FAR"), percent(1 - found.value), words))
+        return rows
 
     def _texts(self, found: Interval, name: str) -> tuple[str, str]:
         show = percent if _in_percent(name) else _decimal

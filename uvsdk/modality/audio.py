@@ -95,7 +95,7 @@ def _from_array(sample: tuple[Array, int], limits: Limits) -> tuple[Float32, int
     pcm, rate = sample
     if isinstance(rate, bool) or not isinstance(rate, int | np.integer):
         raise UndecodableSampleError(f"a sample rate is a whole number of Hz, got {rate!r}")
-    _check_rate(int(rate))
+    check_rate(int(rate))
     if pcm.ndim == 2 and 1 <= min(pcm.shape) <= _MAX_CHANNELS:
         # soundfile gives (frames, channels), torchaudio (channels, frames); there are more frames than channels.
         pcm = pcm if pcm.shape[0] >= pcm.shape[1] else pcm.T
@@ -104,10 +104,10 @@ def _from_array(sample: tuple[Array, int], limits: Limits) -> tuple[Float32, int
             f"sound has shape (n,), (n, channels) or (channels, n), at most {_MAX_CHANNELS} channels, got {pcm.shape}"
         )
     _check_seconds(pcm.shape[0], int(rate), limits)
-    return channels.mixed(_to_float(pcm)), int(rate)
+    return channels.mixed(to_float(pcm)), int(rate)
 
 
-def _to_float(pcm: Array) -> Float32:
+def to_float(pcm: Array) -> Float32:
     """Integers over their full range, or floats as they are, to float32."""
     if pcm.dtype == np.float32:
         return np.asarray(pcm, np.float32)
@@ -141,7 +141,7 @@ def _from_file(data: bytes, limits: Limits) -> tuple[Float32, int]:
 def _check_file(file: soundfile.SoundFile, limits: Limits) -> None:
     if file.channels > _MAX_CHANNELS:
         raise UndecodableSampleError(f"at most {_MAX_CHANNELS} channels are read, got {file.channels}")
-    _check_rate(file.samplerate)
+    check_rate(file.samplerate)
     _check_seconds(file.frames, file.samplerate, limits)
 
 
@@ -155,7 +155,7 @@ def _read_mix(file: soundfile.SoundFile, limits: Limits) -> Float32:
 
 
 def _read_frames(file: soundfile.SoundFile, mix: Float32 | None, limits: Limits) -> Float32:
-    blocks = [block if mix is None else block @ mix for block in _blocks(file, limits)]
+    blocks = [block if mix is None else channels.weighted(block, mix) for block in _blocks(file, limits)]
     frames = sum(len(block) for block in blocks)
     if frames < file.frames and file.format not in _LENGTH_ESTIMATED:
         raise UndecodableSampleError(
@@ -175,10 +175,11 @@ def _blocks(file: soundfile.SoundFile, limits: Limits) -> Iterator[Float32]:
         frames += len(block)
         # The header's count may be a lie, so it is counted again.
         _check_seconds(frames, file.samplerate, limits)
-        yield _to_float(block)
+        yield to_float(block)
 
 
-def _check_rate(rate: int) -> None:
+def check_rate(rate: int) -> None:
+    """Raise :class:`UndecodableSampleError` for a rate that is not read."""
     if not _RATES[0] <= rate <= _RATES[1]:
         raise UndecodableSampleError(f"sample rates from {_RATES[0]:,} to {_RATES[1]:,} Hz are read, got {rate:,} Hz")
 

@@ -27,9 +27,11 @@ class Moments:
     def add(self, block: Float32) -> None:
         """Count a piece in, (n, channels)."""
         self._frames += len(block)
-        self._sum += block.sum(axis=0, dtype=np.float64)
-        wide = block.astype(np.float64)
-        self._products += wide.T @ wide
+        # Values that are not finite are found, and refused, once the channels are one.
+        with np.errstate(invalid="ignore", over="ignore"):
+            self._sum += block.sum(axis=0, dtype=np.float64)
+            wide = block.astype(np.float64)
+            self._products += wide.T @ wide
 
     def mix(self) -> Float32:
         """What each channel is multiplied by, (channels,); the absolute values sum to 1.
@@ -39,7 +41,6 @@ class Moments:
         cancel to silence.
         """
         frames = max(self._frames, 1)
-        # A sum that overflowed is answered by the check for finite samples that follows.
         with np.errstate(invalid="ignore", over="ignore"):
             covariance = self._products / frames - np.outer(self._sum, self._sum) / frames**2
             power = np.nan_to_num(np.diag(covariance))
@@ -62,7 +63,11 @@ def mixed(pcm: Float32) -> Float32:
     if pcm.ndim == 1:
         return pcm
     moments = Moments(pcm.shape[1])
+    moments.add(pcm)
+    return weighted(pcm, moments.mix())
+
+
+def weighted(pcm: Float32, mix: Float32) -> Float32:
+    """The channels' sum with these weights, (n, channels) and (channels,) -> (n,)."""
     with np.errstate(invalid="ignore", over="ignore"):
-        moments.add(pcm)
-        mix = moments.mix()
         return np.asarray(pcm @ mix, np.float32)

@@ -13,6 +13,10 @@ def is_cut_short(data: bytes) -> bool:
     kind = data[:4]
     if kind in (b"RIFF", b"RIFX") and data[8:12] == b"WAVE":
         return _chunks_end_early(data, b"data", "<" if kind == b"RIFF" else ">")
+    if kind == b"RF64":
+        return _rf64_ends_early(data)
+    if kind == b"riff":
+        return _w64_ends_early(data)
     if kind == b"FORM" and data[8:12] in (b"AIFF", b"AIFC"):
         return _chunks_end_early(data, b"SSND", ">")
     if kind in (b".snd", b"dns."):
@@ -32,6 +36,26 @@ def _chunks_end_early(data: bytes, wanted: bytes, order: str) -> bool:
         if kind == wanted:
             return length not in _UNKNOWN_LENGTHS and position + 8 + length > len(data)
         position += 8 + length + length % 2
+    return True
+
+
+def _rf64_ends_early(data: bytes) -> bool:
+    """RIFF with lengths of 64 bits in a chunk of their own (EBU Tech 3306): the file's, the data's, the samples'."""
+    if data[12:16] != b"ds64" or len(data) < 36:
+        return True
+    (length,) = struct.unpack_from("<Q", data, 28)
+    place = data.find(b"data", 36)
+    return place < 0 or (length not in _UNKNOWN_LENGTHS and place + 8 + int(length) > len(data))
+
+
+def _w64_ends_early(data: bytes) -> bool:
+    """Sony's Wave64: chunks named by 16 bytes, then their whole length of 64 bits, padded to a multiple of 8."""
+    position = 40
+    while position + 24 <= len(data):
+        (length,) = struct.unpack_from("<Q", data, position + 16)
+        if data[position : position + 4] == b"data":
+            return position + int(length) > len(data)
+        position += max(24, (int(length) + 7) // 8 * 8)
     return True
 
 

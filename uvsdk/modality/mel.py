@@ -39,9 +39,14 @@ def power_spectrum(pcm: Float32, window: int, hop: int) -> Float32:
     The real part of a transform sees only the even half of a window, the imaginary part only the odd half, so each
     needs half the window's samples.
     """
+    padded = np.pad(np.asarray(pcm, np.float32), window // 2)
+    return windows_power(padded, window, hop)[: 1 + len(pcm) // hop]
+
+
+def windows_power(pcm: Float32, window: int, hop: int) -> Float32:
+    """As :func:`power_spectrum`, of the whole windows that lie in ``pcm``: (1 + (n - window) // hop, bins)."""
     half = window // 2
-    padded = np.pad(np.asarray(pcm, np.float32), half)
-    frames = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop][: 1 + len(pcm) // hop]
+    frames = np.lib.stride_tricks.sliding_window_view(pcm, window)[::hop]
     cosines, sines = _transform(window)
     # Sample k is mirrored by sample window - k; sample 0 has no mirror image, and the window is zero there.
     ahead, behind = frames[:, 1 : half + 1], frames[:, : window - half - 1 : -1]

@@ -190,9 +190,16 @@ def fill(rows: Float32, framing: Framing) -> Float32:
 
 def louder(pcm: Float32, level: float) -> Float32:
     """Raise the level to ``TARGET_DBFS`` where it lies below (Resemblyzer's ``normalize_volume``, increase only)."""
-    if level >= TARGET_DBFS:
-        return pcm
-    return pcm * np.float32(10.0 ** ((TARGET_DBFS - level) / 20.0))
+    return pcm if level >= TARGET_DBFS else pcm * np.float32(louder_by(level))
+
+
+def louder_by(level: float) -> float:
+    """The factor of :func:`louder` at ``level`` decibels of full scale.
+
+    >>> louder_by(-50.0), louder_by(-20.0)
+    (10.0, 1.0)
+    """
+    return float(10.0 ** (max(TARGET_DBFS - level, 0.0) / 20.0))
 
 
 def scaled(power: Float32, framing: Framing) -> Float32:

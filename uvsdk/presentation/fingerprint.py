@@ -127,14 +127,18 @@ def agreement(seen: tuple[VoicePrint, ...], known: VoicePrint) -> float:
     return best
 
 
-def repeats_within(known: VoicePrint) -> float:
-    """As :func:`agreement`, of a recording with itself a second or more later."""
-    count = len(known.bits)
-    if count < 2 * WINDOW_FRAMES:
-        return 0.0
-    sums = _diagonal_sums(known.bits @ known.bits.T, WINDOW_FRAMES)
-    later = np.triu(sums, WINDOW_FRAMES)
-    return max(float(later.max()) / (BITS * WINDOW_FRAMES), 0.0)
+def repeats_within(seen: tuple[VoicePrint, ...]) -> float:
+    """As :func:`agreement`, of a recording with itself a second or more later.
+
+    Args:
+        seen: all four fingerprints of it.
+    """
+    first, best = seen[0].bits, 0.0
+    for phase in seen:
+        if len(phase.bits) >= 2 * WINDOW_FRAMES:
+            sums = _diagonal_sums(first @ phase.bits.T, WINDOW_FRAMES)
+            best = max(best, float(np.triu(sums, WINDOW_FRAMES).max()) / (BITS * WINDOW_FRAMES))
+    return best
 
 
 def likeness(one: FacePrint, other: FacePrint) -> float:

@@ -47,7 +47,7 @@ class VoiceRepetition:
             raise SettingsError(f"{self.name} listens to a captured voice, got {type(captured).__name__}")
         prints = voice_prints(captured.pcm, self.recollection.key)
         earlier = max((agreement(prints, known) for known in self.recollection.voices), default=0.0)
-        within = repeats_within(prints[0])
+        within = repeats_within(prints)
         reasons = []
         if earlier > self.agreement:
             reasons.append("this recording, or a part of it, was heard before: speak anew")

@@ -165,7 +165,7 @@ class SpokenDigits:
         reasons = []
         if late_s > 0:
             reasons.append(f"the answer missed the challenge's time by {late_s:.1f} s: ask for a new one")
-        if asked > self.farthest:
+        if freely > self.farthest:
             reasons.append("what was heard are not your digits: read them aloud, one after another")
         elif asked - freely > self.tolerance:
             reasons.append("other digits were heard than those shown: read them aloud in their order")

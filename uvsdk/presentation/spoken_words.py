@@ -31,6 +31,7 @@ _SILENCE = 10.0**-3.5
 # Frames this far over the quietest tenth are speech in noise: 8 dB.
 _ABOVE_NOISE = 10.0**0.8
 _SLOPE_FRAMES = 2
+_SHORTEST_FRAMES = 4
 
 
 def cepstra(pcm: Float32) -> tuple[Float32, Bool]:
@@ -48,11 +49,21 @@ def cepstra(pcm: Float32) -> tuple[Float32, Bool]:
     noise = float(np.percentile(loudness, 10)) * _ABOVE_NOISE if len(loudness) else 0.0
     if noise < peak / 10.0:  # else there is no pause to hear the noise in
         loud &= loudness > noise
+    loud = _without_clicks(loud)
     levels = np.log(power + np.float32(max(float(power.max(initial=0.0)) * 1e-6, 1e-12)))
     rows = levels @ _cosines().T
     if loud.any():
         rows = rows - rows[loud].mean(axis=0, dtype=np.float64).astype(np.float32)
     return np.ascontiguousarray(np.concatenate([rows, _slopes(rows)], axis=1), np.float32), loud
+
+
+def _without_clicks(loud: Bool) -> Bool:
+    """Without runs of less than 40 ms, which no sound of speech that stands alone is as short as."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], loud, [False]]).astype(np.int8)))
+    kept = np.zeros(len(loud), np.bool_)
+    for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        kept[start:end] = end - start >= _SHORTEST_FRAMES
+    return kept
 
 
 def split(loud: Bool, count: int) -> list[tuple[int, int]]:

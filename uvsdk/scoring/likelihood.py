@@ -63,9 +63,9 @@ class Surroundings:
             if len(samples) and len(values) == len(samples) and values.std() > 1e-9:
                 names.append(name)
                 columns.append(values)
-        stacked = np.array(columns, np.float64).reshape(len(names), -1)
         if not names:
             return cls((), *(np.zeros(0) for _ in range(4)))
+        stacked = np.stack(columns)
         return cls(tuple(names), stacked.min(1), stacked.max(1), stacked.mean(1), stacked.std(1))
 
     def place(self, samples: Sequence[Conditions]) -> Float64:

@@ -50,7 +50,7 @@ def personal_threshold(
     if len(embeddings) < GENUINE_SAMPLES:
         return threshold
     if threshold.scale == "llr":
-        score = genuine_threshold(_ratios(calibration, embeddings, template, conditions), bounds=None)
+        score = genuine_threshold(own_ratios(calibration, embeddings, template, conditions), bounds=None)
     else:
         scores = leave_one_out(embeddings) if template is None else embeddings.astype(np.float64) @ template
         score = genuine_threshold(scores)
@@ -59,10 +59,13 @@ def personal_threshold(
     return replace(threshold, score=score, interval=calibration.interval(score, threshold.scale))
 
 
-def _ratios(
+def own_ratios(
     calibration: Calibration, embeddings: Float32, template: Float32 | None, conditions: Sequence[Conditions]
 ) -> Float64:
-    """Each sample's likelihood ratio against ``template`` or the mean of the others, under both sides' conditions."""
+    """Each sample's likelihood ratio against ``template`` or the mean of the others, under both sides' conditions.
+
+    Arguments as for :func:`personal_threshold`; float32 (n, d) -> float64 (n,).
+    """
     known = list(conditions) or [UNKNOWN] * len(embeddings)
     if template is None:
         templates = _others(embeddings)

@@ -93,11 +93,35 @@ def from_bytes(data: bytes) -> Calibration:
         raise BundleError(f"the calibration does not read: {error}; calibrate the model again") from error
 
 
+def stored(calibration: Calibration) -> bytes:
+    """What a store keeps: bare scores in the form that every version reads, :func:`to_bytes` of what has more."""
+    if calibration.ratio is None and calibration.cohort is None:
+        return np.ascontiguousarray(calibration.impostor, np.dtype("<f4")).tobytes()
+    return to_bytes(calibration)
+
+
+def restored(data: bytes, *, model_version: str, source: str) -> Calibration:
+    """The inverse of :func:`stored`, whose model version and source are known from elsewhere too.
+
+    Raises:
+        BundleError: damaged, or of another model version or source.
+    """
+    if not data.startswith(MAGIC):
+        if len(data) % 4:
+            raise BundleError("impostor scores are whole float32 values")
+        scores = np.frombuffer(data, np.dtype("<f4"))
+        check_impostors(scores)
+        return Calibration(scores, model_version, source)
+    calibration = from_bytes(data)
+    if (calibration.model_version, calibration.source) != (model_version, source):
+        raise BundleError("the calibration names another model version or source than it was kept under")
+    return calibration
+
+
 def check_impostors(scores: Float32) -> None:
     """Raises :class:`BundleError` unless they are cosines in ascending order."""
-    if scores.ndim != 1 or not np.isfinite(scores).all() or (np.diff(scores) < 0).any():
-        raise BundleError("impostor scores must be cosines in ascending order")
-    if (np.abs(scores) > 1 + 1e-5).any():
+    good = scores.ndim == 1 and np.isfinite(scores).all() and (np.diff(scores) >= 0).all()
+    if not good or (np.abs(scores) > 1 + 1e-5).any():
         raise BundleError("impostor scores must be cosines in ascending order")
 
 
@@ -125,4 +149,4 @@ def _ranges(surroundings: Surroundings) -> Float64:
     return np.stack([surroundings.low, surroundings.high, surroundings.mean, surroundings.spread])
 
 
-__all__ = ["MAGIC", "check_impostors", "from_bytes", "to_bytes"]
+__all__ = ["MAGIC", "check_impostors", "from_bytes", "restored", "stored", "to_bytes"]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from sqlalchemy import and_, delete, insert, select
+from sqlalchemy import and_, delete, insert, literal, or_, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.attempts import Attempts
@@ -31,27 +31,36 @@ class Subject:
 
 async def read(connection: AsyncConnection, subjects: Collection[Subject]) -> dict[Subject, Attempts]:
     """The counts of ``subjects``; zero where there is no row. Persons who are not known here are left out."""
-    columns = (attempts.c.failures, attempts.c.unusable, attempts.c.since_s)
-    people = [subject.name for subject in subjects if subject.whose == "person"]
-    callers = [subject.name for subject in subjects if subject.whose == "caller"]
+    people, callers = _names(subjects, "person"), _names(subjects, "caller")
     joined = users.outerjoin(attempts, and_(attempts.c.whose == "person", attempts.c.subject == users.c.user))
+    columns = (attempts.c.failures, attempts.c.unusable, attempts.c.since_s)
+    query = union_all(
+        select(literal("person").label("whose"), users.c.user.label("subject"), *columns)
+        .select_from(joined)
+        .where(users.c.user.in_(people)),
+        select(literal("caller"), attempts.c.subject, *columns).where(
+            attempts.c.whose == "caller", attempts.c.subject.in_(callers)
+        ),
+    )
     found = {Subject("caller", name): Attempts() for name in callers}
-    query = select(users.c.user, *columns).select_from(joined).where(users.c.user.in_(people))
     for row in (await connection.execute(query)).all():
-        known = row.failures is not None
-        found[Subject("person", row.user)] = Attempts(row.failures, row.unusable, row.since_s) if known else Attempts()
-    query = select(attempts.c.subject, *columns).where(attempts.c.whose == "caller", attempts.c.subject.in_(callers))
-    for row in (await connection.execute(query)).all():
-        found[Subject("caller", row.subject)] = Attempts(row.failures, row.unusable, row.since_s)
+        counted = row.failures is not None
+        state = Attempts(row.failures, row.unusable, row.since_s) if counted else Attempts()
+        found[Subject(row.whose, row.subject)] = state
     return found
 
 
-async def write(connection: AsyncConnection, changed: Mapping[Subject, Attempts]) -> None:
-    """Keep these counts in place of the former ones; a count of nothing takes no row."""
-    for whose in WHOSE:
-        names = [subject.name for subject in changed if subject.whose == whose]
-        if names:
-            await connection.execute(delete(attempts).where(attempts.c.whose == whose, attempts.c.subject.in_(names)))
+async def write(
+    connection: AsyncConnection, former: Mapping[Subject, Attempts], changed: Mapping[Subject, Attempts]
+) -> None:
+    """Keep the counts ``changed`` in place of the ``former`` ones, as they were read in this transaction.
+
+    A count of nothing takes no row, so most attempts are one insertion, and one deletion when they are accepted.
+    """
+    gone = [subject for subject in changed if _has_row(former[subject])]
+    if gone:
+        by_kind = [and_(attempts.c.whose == whose, attempts.c.subject.in_(_names(gone, whose))) for whose in WHOSE]
+        await connection.execute(delete(attempts).where(or_(*by_kind)))
     rows = [
         {
             "whose": subject.whose,
@@ -61,10 +70,18 @@ async def write(connection: AsyncConnection, changed: Mapping[Subject, Attempts]
             "since_s": state.since_s,
         }
         for subject, state in changed.items()
-        if state.failures or state.unusable
+        if _has_row(state)
     ]
     if rows:
         await connection.execute(insert(attempts), rows)
+
+
+def _has_row(state: Attempts) -> bool:
+    return bool(state.failures or state.unusable)
+
+
+def _names(subjects: Collection[Subject], whose: Whose) -> list[str]:
+    return [subject.name for subject in subjects if subject.whose == whose]
 
 
 async def reset(connection: AsyncConnection, subject: Subject) -> bool:
