@@ -14,6 +14,7 @@ import contextlib
 import hmac
 import ipaddress
 import json
+import logging
 import os
 import secrets
 import socket
@@ -40,6 +41,7 @@ from uvsdk_device.answer import decision_json
 from uvsdk_device.records import disk_errors
 from uvsdk_device.runtime import Runtime
 
+_LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 
@@ -92,7 +94,11 @@ def create_app(
     handlers = _Handlers(runtime, token, chosen, forget)
 
     async def problem(_request: Request, error: Exception) -> Response:
-        return problems.of(error)
+        answer = problems.of(error)
+        if answer.status_code >= 500 and isinstance(error, UvsdkError):
+            # Whatever else fails is logged by the server around this application, with its traceback.
+            _LOG.error("%s: %s", type(error).__name__, error)
+        return answer
 
     return Starlette(
         routes=[

@@ -25,6 +25,7 @@ _STATUS: Mapping[type[errors.UvsdkError], tuple[int, str]] = {
     errors.DisabledError: (423, "disabled"),
     errors.WireError: (400, "malformed"),
     errors.SettingsError: (422, "invalid-request"),
+    errors.BundleError: (503, "unusable-model"),
     errors.UnknownUserError: (404, "unknown-user"),
     errors.StoreFullError: (507, "store-full"),
     errors.StoreLockedError: (503, "store-locked"),

@@ -1,6 +1,6 @@
 """Train the speech detector that voice bundles carry: a small convolutional net taught by Silero VAD.
 
-    python examples/voice_activity/train.py --data FOLDER --output uvsdk/data/speech.onnx
+    python -m examples.voice_activity.train --data FOLDER --output uvsdk/data/speech.onnx
 
 ``FOLDER`` holds ``speech_librispeech/`` with its ``manifest.csv``. See README.md for what it was trained on.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +18,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import silero
-import sounds
-
+from examples.voice_activity import silero, sounds
 from uvsdk.arrays import Float32
 from uvsdk.graphs import serialise
 from uvsdk.modality import audio, mel, voice

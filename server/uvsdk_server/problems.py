@@ -37,6 +37,7 @@ _STATUS: Mapping[type[errors.UvsdkError], tuple[int, str]] = {
     errors.SealError: (400, "unsealable"),
     errors.UpdateRejectedError: (422, "invalid-update"),
     errors.SettingsError: (422, "invalid-request"),
+    errors.BundleError: (503, "unusable-model"),
     errors.UnknownUserError: (404, "unknown-user"),
 }
 

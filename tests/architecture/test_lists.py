@@ -44,6 +44,12 @@ def test_the_ten_items_have_tests() -> None:
     assert all(_NAMED.search(row[2]) for row in listed)
 
 
+def test_every_case_from_the_field_has_tests() -> None:
+    listed = rows("Cases seen in the field")
+    assert len(listed) >= 13
+    assert [row[0] for row in listed if not (row[1] and _NAMED.search(row[2]))] == []
+
+
 def test_the_matrix_has_every_cell_and_tests_where_there_is_a_case() -> None:
     listed = rows("Degenerate cases")
     cases = list(dict.fromkeys(row[0] for row in listed))

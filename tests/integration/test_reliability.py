@@ -7,11 +7,13 @@ are there.
 from __future__ import annotations
 
 import functools
+import io
 import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests import real_data, reliability
 from uvsdk.bundle import Bundle, shipped
@@ -120,6 +122,15 @@ def test_a_picture_without_a_face_is_an_error_and_never_accepted(face: Case) -> 
     ):
         with pytest.raises(NoFaceError):
             verify(picture, template, model=face.bundle, threshold=replace(reliability.THRESHOLD, score=-1.0))
+
+
+def test_a_face_is_found_whichever_way_up_the_picture_lies(face: Case) -> None:
+    for photograph in face.samples[:4]:
+        upright = np.asarray(Image.open(io.BytesIO(photograph)).convert("RGB"))
+        expected = embed(upright, face.bundle).embedding
+        for quarters in (1, 2, 3):
+            turned = embed(np.ascontiguousarray(np.rot90(upright, quarters)), face.bundle)
+            assert float(turned.embedding @ expected) > 0.9, quarters
 
 
 def test_one_picture_without_a_face_does_not_fail_the_others(face: Case) -> None:

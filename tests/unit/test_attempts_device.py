@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -11,13 +12,15 @@ import textwrap
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from uvsdk.attempts import Attempts, RetryPolicy
-from uvsdk.bundle import Bundle
+from uvsdk.bundle import Bundle, shipped
 from uvsdk.cli import main
 from uvsdk.enroll import enroll
 from uvsdk.errors import (
@@ -400,3 +403,40 @@ def test_the_command_shows_and_resets(
     for wrong in (("attempts", "reset"), ("attempts", "reset", "ana", "--device"), ("attempts",)):
         with pytest.raises(SystemExit):
             command(store, *wrong, monkeypatch=monkeypatch)
+
+
+def drawn(path: Path, *, pen: float | None) -> str:
+    """A handwritten O by a pen of that width, or a bar, as a file."""
+    y, x = np.mgrid[-1:1:32j, -1:1:32j]
+    ink = (abs(x) < 0.2) & (abs(y) < 0.8) if pen is None else abs(np.hypot(x, y) - 0.7) < pen
+    Image.fromarray(np.where(ink, 0, 255).astype(np.uint8)).save(path)
+    return str(path)
+
+
+def test_verifying_on_the_command_line_counts(
+    store: EncryptedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(tmp_path / "model.uvb")
+    shipped().save(model)
+    rings = [drawn(tmp_path / f"{number}.png", pen=pen) for number, pen in enumerate((0.15, 0.2, 0.25, 0.18))]
+    bar = drawn(tmp_path / "bar.png", pen=None)
+    run = partial(command, store, monkeypatch=monkeypatch)
+    assert run("enroll", "ada", *rings[:3], "--model", model, "--quality", "strict") == 0
+    capsys.readouterr()
+    strict = ("--model", model, "--quality", "strict", "--faces", "only", "--no-presentation-detector")
+    assert run("verify", "ada", rings[3], *strict, "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["accepted"] is True
+    assert {"llr", "presentations", "quality", "threshold", "score"} <= set(answer)
+    for _ in range(5):
+        assert run("verify", "ada", bar, *strict) == 3
+    assert run("verify", "ada", rings[3], *strict) == 1
+    assert "5 failed attempts in a row for this" in capsys.readouterr().err
+    assert run("identify", rings[3], "--model", model) == 1
+    assert "5 failed attempts in a row for this device" in capsys.readouterr().err
+    assert run("attempts", "reset", "ada") == 0
+    assert run("attempts", "reset", "--device") == 0
+    assert run("verify", "ada", rings[3], *strict) == 0
+    with pytest.raises(SystemExit) as caught:
+        run("verify", "ada", bar, "--model", model, "--quality", "best")
+    assert caught.value.code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,9 @@ from uvsdk.bundle import Bundle
 from uvsdk.completeness import Completeness
 from uvsdk.enroll import enroll
 from uvsdk.errors import EnrolmentError, ModelMismatchError, SettingsError, UnknownUserError
+from uvsdk.scoring import Calibration
+from uvsdk.scoring.compensation import Compensation
+from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings
 from uvsdk.storage import MemoryStore
 from uvsdk.template import Template
 from uvsdk.verify import verify
@@ -107,6 +111,37 @@ def test_a_looser_rate_asks_for_no_more_than_it_accepts(identity_bundle: MakeBun
     with pytest.raises(EnrolmentError, match="contradict"):
         enroll("ana", apart, model=bundle, store=MemoryStore())
     assert enroll("ana", apart, model=bundle, store=MemoryStore(), fmr=0.2).template.samples == 3
+
+
+def test_what_a_likelihood_ratio_calls_the_same_person_is_not_refused(identity_bundle: MakeBundle) -> None:
+    # One in a hundred impostors reaches a cosine of 0.88, and a ratio of 0, which is 2 (s - 0.5) / 0.1 - 4: s = 0.7.
+    # (1, 0.8, 0) has 0.81 with the others: a cosine refuses it, the ratio, which knows the conditions, does not.
+    plain = identity_bundle()
+    ratio = LikelihoodRatio(
+        compensation=Compensation(np.zeros(3, np.float32), np.zeros((0, 3), np.float32)),
+        top=0,
+        surroundings=Surroundings.seen([]),
+        location=np.array([0.5]),
+        log_scale=np.array([math.log(0.1)]),
+        limits=np.array([[-9.0, 9.0], [-9.0, 9.0]]),
+        slope=2.0,
+        offset=-4.0,
+        lowest=-9.0,
+        highest=9.0,
+        impostor=np.concatenate([np.full(99, -5.0), [0.0]]).astype(np.float32),
+        trials=1000,
+    )
+    scores = np.linspace(-0.9, 0.9, 1000)
+    bundle = plain.with_calibration(
+        Calibration.from_scores(scores, model_version=plain.version, source="by hand", ratio=ratio)
+    )
+    enrollment = enroll("ana", [*ANA, b"1 0.8 0", BEN[0]], model=bundle, store=MemoryStore())
+    assert [report.accepted for report in enrollment.samples] == [True] * 5 + [False]
+    assert enrollment.template.threshold is not None
+    assert enrollment.template.threshold.scale == "llr"
+    expected = enrollment.expected_fnmr
+    assert expected is not None
+    assert (expected.rejected, expected.trials) == (0, 5)
 
 
 def test_what_to_expect_of_it(bundle: Bundle) -> None:

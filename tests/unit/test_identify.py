@@ -181,29 +181,31 @@ def test_a_threshold_measured_on_this_very_gallery() -> None:
         cohort_threshold(Gallery(), fan(100, 0.0, 1.0), 0.05)
 
 
-def test_a_cohort_takes_over_where_comparisons_do_not_suffice() -> None:
-    # 200 comparisons support FPIR 5 % among 3 people (0.05 * 200 / 3) and not among 4; a cohort of 100, among any.
+def test_a_cohort_is_preferred_and_comparisons_stand_in() -> None:
+    # A cohort of 100 supports FPIR 5 % among any number; 6,000 comparisons support 1 % among 20 (0.01 * 6,000 / 3).
     cohort = Cohort(
         np.repeat(fan(100, 0.0, 1.0), 2, axis=0),
         np.repeat(np.arange(100), 2),
         np.full((200, len(CONDITIONS)), np.nan, np.float32),
     )
-    calibration = Calibration.from_scores(np.linspace(-1, 0.9, 200), model_version="m", source="by hand", cohort=cohort)
+    comparisons = np.linspace(-1, 0.9, 6000)
+    calibration = Calibration.from_scores(comparisons, model_version="m", source="by hand", cohort=cohort)
     ana = Template(np.array([1, 0, 0], np.float32), "m", "numbers", 1)
-    gallery = Gallery({str(copy): ana for copy in range(3)})
-    assert threshold_for(gallery, calibration, 0.05).measured_on == "comparisons"
-    gallery.add("3", ana)
+    gallery = Gallery({str(copy): ana for copy in range(20)})
     limit = threshold_for(gallery, calibration, 0.05)
-    assert (limit.measured_on, limit.people, limit.trials) == ("cohort", 4, 100)
+    assert (limit.measured_on, limit.people, limit.trials) == ("cohort", 20, 100)
     assert limit.score == pytest.approx(94 / 99, abs=1e-6)
     assert threshold_for(gallery, calibration, 0.05) is limit  # measured once
-    for name in ("0", "1", "2", "3"):
-        gallery.add(name, Template(np.array([0, 1, 0], np.float32), "m", "numbers", 1))
-    assert threshold_for(gallery, calibration, 0.05).score < 1e-6  # and again where people changed
+    assert threshold_for(gallery, calibration, 0.01).measured_on == "comparisons"
+    gallery.add("20", ana)
     with pytest.raises(ThresholdError) as caught:
         threshold_for(gallery, calibration, 0.01)
-    assert "at least 1200 impostor trials; there are 200" in str(caught.value)
+    assert "at least 6300 impostor trials; there are 6000: search at most 20 people" in str(caught.value)
     assert "at least 300 people in the cohort, there are 100" in str(caught.value)
+    for name in gallery.users():
+        gallery.add(name, Template(np.array([0, 1, 0], np.float32), "m", "numbers", 1))
+    assert threshold_for(gallery, calibration, 0.05).score < 1e-6  # measured again where people changed
+    assert threshold_for(Gallery(), calibration, 0.05).people == 0
 
 
 def test_comparisons_bound_what_a_cohort_measures() -> None:

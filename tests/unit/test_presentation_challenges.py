@@ -6,6 +6,7 @@ import functools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,7 +139,7 @@ def test_a_challenge_travels() -> None:
         {"expires_at_s": float("inf")},
     ],
 )
-def test_what_is_no_challenge_is_refused(change: dict[str, object]) -> None:
+def test_what_is_no_challenge_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ChallengeError):
         replace(Challenge(NAME, "digits", ("1", "2"), 0.0, 30.0), **change)
 
@@ -282,7 +283,8 @@ def test_what_spoken_digits_refuse() -> None:
     digits = dict(templates().digits)
     with pytest.raises(EnrolmentError, match="every digit"):
         SpokenDigitTemplates({digit: found for digit, found in digits.items() if digit != "3"})
-    for recording in (np.zeros((0, WIDTH), np.float32), np.zeros((5, 3), np.float32), np.zeros((5, WIDTH))):
+    wrong: tuple[Any, ...] = (np.zeros((0, WIDTH), np.float32), np.zeros((5, 3), np.float32), np.zeros((5, WIDTH)))
+    for recording in wrong:
         with pytest.raises(EnrolmentError):
             SpokenDigitTemplates({**digits, "3": (recording,)})
     with pytest.raises(EnrolmentError, match="not finite"):
@@ -450,7 +452,8 @@ def test_turn_by_hand() -> None:
 def test_a_frame_comes_from_what_was_captured() -> None:
     face = CapturedFace(FACE.photo, Detection(np.zeros(4, np.float32), landmarks(0.3), 0.9), FACE.chip)
     frame = TurnFrame.of(3.0, face, ME)
-    assert (frame.at_s, frame.turn) == (3.0, pytest.approx(0.3))
+    assert frame.at_s == 3.0
+    assert frame.turn == pytest.approx(0.3)
     for broken in ((float("nan"), 0.0, ME), (0.0, float("inf"), ME), (0.0, 0.0, np.full(3, np.nan, np.float32))):
         with pytest.raises(SettingsError, match="finite"):
             TurnFrame(*broken)

@@ -45,14 +45,14 @@ class FewDigits:
 class Capturing:
     """The modality of the tests, which here keeps what it read for detectors."""
 
-    def __init__(self, inner: modality.Modality) -> None:
-        self.inner = inner
+    def __init__(self, inner: modality.Modality, *, keeps: bool = True) -> None:
+        self.inner, self.keeps = inner, keeps
         self.name, self.graphs = inner.name, inner.graphs
 
     def prepare(self, sample: Sample, bundle: object, *, capture: Capture | None = None) -> Prepared:
         assert isinstance(sample, bytes)
         prepared = self.inner.prepare(sample, bundle)  # type: ignore[arg-type]
-        return replace(prepared, captured=CapturedNumbers(sample))
+        return replace(prepared, captured=CapturedNumbers(sample) if self.keeps else None)
 
     def views(self, features: Array, preprocessing: Mapping[str, str | int | float | bool | None]) -> Float32:
         return self.inner.views(features, preprocessing)
@@ -113,8 +113,8 @@ def test_two_detectors_of_one_name_are_refused() -> None:
         check((FewDigits(3), FewDigits(4)), "numbers")
 
 
-def test_a_modality_that_keeps_nothing_has_nothing_to_look_at(identity_bundle: MakeBundle) -> None:
-    bundle = identity_bundle()
+def test_a_modality_that_keeps_nothing_has_nothing_to_look_at(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(modality._MODALITIES, "numbers", Capturing(modality.get("numbers"), keeps=False))
     with pytest.raises(SettingsError, match="not kept for presentation attack detectors"):
         verify(b"1 0 0", template(bundle), model=bundle, detectors=(FewDigits(3),))
     assert examine((), None, np.ones(1, np.float32)) == ((), {})

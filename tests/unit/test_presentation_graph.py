@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -149,7 +150,7 @@ def test_only_faces_can_be_looked_at(identity_bundle: MakeBundle) -> None:
     "change",
     [{"detector": ""}, {"size": 8}, {"enlargement": 0.0}, {"output": -1}, {"threshold": float("nan")}],
 )
-def test_impossible_settings_are_refused(change: dict[str, object]) -> None:
+def test_impossible_settings_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(BundleError):
         replace(GRAPH, **change)
 
@@ -176,7 +177,8 @@ def test_a_bundle_without_one_says_what_to_do(face_bundle: Bundle) -> None:
 
 
 def test_a_graph_that_does_not_fit(face_bundle: Bundle) -> None:
-    for change in ({"size": 32}, {"output": 1}):
+    changes: tuple[dict[str, Any], ...] = ({"size": 32}, {"output": 1})
+    for change in changes:
         detector = FaceClassifier.of(face_bundle.with_presentation(replace(GRAPH, **change)))
         with pytest.raises(BundleError, match="does not take"):
             detector.assess(captured(halves(), (5, 30, 40, 40)), ANY)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from uvsdk.cli import Command
 
 if TYPE_CHECKING:
+    from uvsdk.evaluation.bootstrap import Interval
     from uvsdk.evaluation.calibrating import Fitted
 
 TARGETS = (0.1, 0.01, 0.001, 0.0001)
@@ -64,7 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _thresholds(fitted: Fitted, seed: int) -> list[str]:
     """One line for each target; the interval over people is there where genuine trials are."""
     from uvsdk.errors import ThresholdError
-    from uvsdk.evaluation import bootstrap, metrics
 
     calibration, lines = fitted.calibration, []
     scale = calibration.scale
@@ -77,16 +77,20 @@ def _thresholds(fitted: Fitted, seed: int) -> list[str]:
         low, high = found.interval
         words = f"FMR {target:<7.2%}  {scale} threshold {found.score:.4f}  (95 % interval {low:.3%} – {high:.3%}"
         if fitted.originals.is_genuine.any():
-            limit = found.score
-            over = bootstrap.intervals(
-                fitted.originals,
-                {"fmr": lambda points, limit=limit: metrics.at_threshold(points, limit).fmr},
-                resamples=_RESAMPLES,
-                seed=seed,
-            )["fmr"]
+            over = _over_people(fitted, found.score, seed)
             words += f"; over people, originals alone, {over.value:.3%}, {over.low:.3%} – {over.high:.3%}"
         lines.append(words + ")")
     return lines
+
+
+def _over_people(fitted: Fitted, limit: float, seed: int) -> Interval:
+    """The false match rate of the original samples, with the interval of drawing other people."""
+    from uvsdk.evaluation import bootstrap, metrics
+
+    def rate(points: metrics.Curve) -> float:
+        return metrics.at_threshold(points, limit).fmr
+
+    return bootstrap.intervals(fitted.originals, {"fmr": rate}, resamples=_RESAMPLES, seed=seed)["fmr"]
 
 
 COMMAND = Command("calibrate", "measure impostor scores and fit a likelihood ratio, into a bundle", configure, run)

@@ -26,6 +26,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights", type=Path, metavar="PATH", help="weights to use instead of the catalogue's")
     parser.add_argument("--download", action="store_true", help="fetch weights that are not here")
     parser.add_argument("--seed", type=int, default=0, help="of backbones that start from random values (default 0)")
+    parser.add_argument("--no-card", action="store_true", help="leave the bundle uncalibrated")
     parser.add_argument(
         "--set",
         type=_setting,
@@ -59,10 +60,16 @@ def _run(arguments: argparse.Namespace) -> int:
         from uvsdk.antispoof import presentation_graph
 
         bundle = bundle.with_presentation(presentation_graph(arguments.presentation, download=arguments.download))
+    if not arguments.no_card:
+        from uvsdk import cards
+
+        bundle = cards.attached(bundle)
     bundle.save(arguments.output)
     size = arguments.output.stat().st_size
     print(f"{arguments.output}  {bundle.manifest.modality}/{bundle.manifest.backbone}  {size / 1e6:.1f} MB")
     print(f"model version {bundle.version}")
+    if bundle.calibration is not None:
+        print(f"calibrated by a card: {bundle.calibration.source}; replace it with uvsdk calibrate on your own people")
     if bundle.manifest.train != "all":
         print(f"of it the {bundle.manifest.train} is trained: an update has {4 * bundle.manifest.size / 1e3:,.0f} kB")
     for source in bundle.manifest.sources:

@@ -176,7 +176,7 @@ def mixed(pcm: Float32, sound: Float64, snr_db: float) -> Float32:
     """``pcm`` with ``sound`` ``snr_db`` decibels under its own power; what overshoots full scale is clipped."""
     power = float(np.mean(np.square(pcm, dtype=np.float64)))
     scale = np.sqrt(power * 10.0 ** (-snr_db / 10.0) / max(float(np.mean(sound**2)), 1e-30))
-    return np.clip(pcm + scale * sound, -1.0, 1.0).astype(np.float32)
+    return np.asarray(np.clip(pcm + scale * sound, -1.0, 1.0), np.float32)
 
 
 def worse_photo(photo: Image.Image, face_pixels: float, worse: Photo) -> Image.Image:

@@ -12,7 +12,7 @@ import numpy as np
 from uvsdk import inference
 from uvsdk.arrays import Bool, Float32, Int64
 from uvsdk.bundle import Bundle
-from uvsdk.errors import EnrolmentError, SampleError
+from uvsdk.errors import EnrolmentError, SampleError, SettingsError
 from uvsdk.evaluation.degradation import copies
 from uvsdk.evaluation.protocols import Person
 from uvsdk.modality import Capture, Captured
@@ -93,6 +93,7 @@ def observe(
 
     Raises:
         EnrolmentError: fewer than two people have a usable sample.
+        SettingsError: a file cannot be read.
     """
     rng = np.random.default_rng(seed)
     rows: list[tuple[Float32, int, int, str, bool, Conditions]] = []
@@ -102,13 +103,14 @@ def observe(
     for index, person in enumerate(people):
         seen: set[bytes] = set()
         for path, enrolled in [(path, True) for path in person.enrol] + [(path, False) for path in person.verify]:
-            digest = hashlib.sha256(path.read_bytes()).digest()
+            data = _read(path)
+            digest = hashlib.sha256(data).digest()
             if digest in seen:
                 continue
             seen.add(digest)
             try:
                 others = [item for owner, item in heard if owner != index]
-                found, captured = _variants(path, bundle, worse, rng, others)
+                found, captured = _variants(data, bundle, worse, rng, others)
             except SampleError as error:
                 failures.append(f"{path.name}: {error}")
                 continue
@@ -134,12 +136,21 @@ def observe(
     ), tuple(failures)
 
 
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"cannot read the sample {path.name}: {error.strerror}") from error
+
+
 def _variants(
-    path: Path, bundle: Bundle, worse: bool, rng: np.random.Generator, others: Sequence[Captured | None]
+    data: bytes, bundle: Bundle, worse: bool, rng: np.random.Generator, others: Sequence[Captured | None]
 ) -> tuple[list[tuple[str, Float32, Conditions]], Captured | None]:
     """The sample and its copies, and the sample as it was decoded; a copy that cannot be matched is left out."""
-    embedded = inference.embed(path, bundle, capture=_CAPTURE)
-    found = [(ORIGINAL, embedded.embedding, conditions_of(embedded.quality.measured))]
+    embedded = inference.embed(data, bundle, capture=_CAPTURE)
+    found: list[tuple[str, Float32, Conditions]] = [
+        (ORIGINAL, embedded.embedding, conditions_of(embedded.quality.measured))
+    ]
     made = copies(embedded.captured, embedded.quality.measured, rng, others=others) if worse else {}
     for name, sample in made.items():
         try:

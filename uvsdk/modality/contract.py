@@ -108,6 +108,21 @@ class Modality(Protocol):
         """One random training view, of the shape of one row of :meth:`views`."""
 
 
+def run(session: Session, outputs: Sequence[str], inputs: Mapping[str, Array]) -> Sequence[Array]:
+    """The outputs of an auxiliary graph.
+
+    Raises:
+        BundleError: it does not take these inputs or give these outputs, as a bundle of an earlier version may not.
+    """
+    try:
+        return session.run(outputs, inputs)
+    except Exception as error:  # onnxruntime's errors share no base class
+        raise BundleError(
+            f"the bundle's graph for {', '.join(outputs[:3])} does not fit this version of uvsdk; export the bundle "
+            f"again ({str(error)[:200]})"
+        ) from error
+
+
 def number(preprocessing: Preprocessing, key: str, default: float) -> float:
     """The number under ``key``. Raises :class:`BundleError` where the manifest holds something else there.
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from uvsdk.arrays import Array, Float32, Float64, Int64
 from uvsdk.modality import alignment
-from uvsdk.modality.contract import Session
+from uvsdk.modality.contract import Session, run
 
 _STRIDES = (8, 16, 32)
 _HEADS = tuple(f"{head}_{stride}" for head in ("cls", "obj", "bbox", "kps") for stride in _STRIDES)
@@ -159,7 +159,7 @@ def _turn(centre: tuple[float, ...], scale: float, tilt: float, size: int) -> Fl
 def _find_through(image: Image.Image, transform: Float64, size: int, session: Session, score: float) -> list[Detection]:
     """The faces in a square window on the picture, where they lie in the picture, the largest first."""
     blob = _blob(Image.fromarray(alignment.warp(image, transform, size)), session)
-    outputs = dict(zip(_HEADS, session.run(list(_HEADS), {"input": blob}), strict=True))
+    outputs = dict(zip(_HEADS, run(session, list(_HEADS), {"input": blob}), strict=True))
     scale = float(np.hypot(transform[0, 0], transform[1, 0]))
     back = np.linalg.inv(transform[:, :2])
     faces = []
@@ -191,7 +191,7 @@ def _find_at(image: Image.Image, side: int, session: Session, score: float) -> l
     width, height = (max(1, round(length * scale)) for length in image.size)
     seen = image if (width, height) == image.size else image.resize((width, height), Image.Resampling.BILINEAR)
     blob = _blob(seen, session)
-    outputs = dict(zip(_HEADS, session.run(list(_HEADS), {"input": blob}), strict=True))
+    outputs = dict(zip(_HEADS, run(session, list(_HEADS), {"input": blob}), strict=True))
     # Pixel centres, not corners, are whole numbers: hence the halves.
     ratio = np.array([image.width / width, image.height / height], np.float32)
     faces = [

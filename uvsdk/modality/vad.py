@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from uvsdk.arrays import Bool, Float32
-from uvsdk.modality.contract import Session
+from uvsdk.modality.contract import Session, run
 
 SAMPLE_RATE = 16_000
 FRAME = 160
@@ -57,7 +57,7 @@ def detect(
 
 def probabilities(power: Float32, session: Session) -> Float32:
     """Probability of speech per frame of power mel, (frames, 40) -> (frames,)."""
-    return np.asarray(session.run(["speech"], {"power": power})[0], np.float32)
+    return np.asarray(run(session, ["speech"], {"power": power})[0], np.float32)
 
 
 def hysteresis(probability: Float32, start: float, stop: float) -> Bool:

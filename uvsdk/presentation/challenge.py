@@ -25,6 +25,7 @@ LIFETIME_S: Final = 30.0
 
 MAXIMUM_STEPS: Final = 32
 
+_KINDS: Final[dict[str, ChallengeKind]] = {kind: kind for kind in get_args(ChallengeKind)}
 _STEPS: Final = {"digits": DIGITS, "head-turns": (*TURNS, STRAIGHT)}
 _DEFAULT_COUNT: Final = {"digits": 6, "head-turns": 3}
 
@@ -89,9 +90,10 @@ class Challenge:
             found = unpack(_Record, data)
         except WireError as error:
             raise ChallengeError(f"not a challenge: {error}") from error
-        if found.kind != "digits" and found.kind != "head-turns":
+        kind = _KINDS.get(found.kind)
+        if kind is None:
             raise ChallengeError(f"a challenge of a kind that is not known here, {found.kind[:40]!r}; update uvsdk")
-        return cls(found.identifier, found.kind, found.steps, found.issued_at_s, found.expires_at_s)
+        return cls(found.identifier, kind, found.steps, found.issued_at_s, found.expires_at_s)
 
 
 @dataclass(frozen=True, slots=True)

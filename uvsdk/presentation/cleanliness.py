@@ -7,7 +7,6 @@ good synthesis with a little noise on it passes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -109,7 +108,7 @@ def longest_run(sound: Float32) -> int:
     if not len(sound):
         return 0
     changes = np.flatnonzero(np.concatenate([[True], sound[1:] != sound[:-1], [True]]))
-    return int(max(after - before for before, after in pairwise(changes.tolist())))
+    return int(np.diff(changes).max())
 
 
 def bandwidth(sound: Float32, rate: int) -> float:
@@ -141,8 +140,8 @@ def _levels(sound: Float32, rate: int) -> Float32:
     """Level per 20 ms, decibels of full scale; the mean of each frame does not count."""
     width = max(round(_FRAME_S * rate), 1)
     count = max(len(sound) // width, 1)
-    frames = np.resize(sound, count * width).reshape(count, width) if len(sound) < width else sound[: count * width]
-    frames = frames.reshape(count, width).astype(np.float64)
+    padded = np.pad(sound, (0, max(width - len(sound), 0)))
+    frames = padded[: count * width].reshape(count, width).astype(np.float64)
     power = np.var(frames, axis=1)
     return np.asarray(np.maximum(10.0 * np.log10(np.maximum(power, 1e-20)), _LOWEST_DBFS), np.float32)
 

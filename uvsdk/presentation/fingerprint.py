@@ -39,7 +39,10 @@ FACE_BITS = 256
 """Bits of a face."""
 
 WINDOW_FRAMES = 25
-"""Frames that must agree in a row: one second of speech."""
+"""Frames in a row that are compared: one second."""
+
+HALF_WINDOW_FRAMES = 12
+"""The same for a word that was cut out of a recording and put between others."""
 
 _RATE = 16_000
 _BANDS = 16
@@ -108,37 +111,36 @@ def face_print(chip: UInt8, key: bytes) -> FacePrint:
     return FacePrint(np.where(_face_directions(key) @ detail >= 0, np.float32(1), np.float32(-1)))
 
 
-def agreement(seen: tuple[VoicePrint, ...], known: VoicePrint) -> float:
-    """How much of the best second of two recordings agrees, from -1 to 1: 1 for the same sound, about 0 for others.
+def agreement(seen: tuple[VoicePrint, ...], known: VoicePrint) -> tuple[float, float]:
+    """How much of the best second, and of the best half second, of two recordings agrees.
+
+    Each from 0 to 1: 1 for the same sound; the best of so many places is 0.3 and 0.5 for unrelated speech.
 
     Args:
         seen: all four fingerprints of one recording.
         known: the kept one of the other.
     """
-    if not len(known.bits):
-        return 0.0
-    best = 0.0
-    for phase in seen:
-        if len(phase.bits):
-            window = min(WINDOW_FRAMES, len(phase.bits), len(known.bits))
-            sums = _diagonal_sums(phase.bits @ known.bits.T, window)
-            # A window shorter than a second proves less, and counts as if the rest of it disagreed by chance.
-            best = max(best, float(sums.max()) / (BITS * WINDOW_FRAMES))
-    return best
+    return _best([phase.bits @ known.bits.T for phase in seen], [])
 
 
-def repeats_within(seen: tuple[VoicePrint, ...]) -> float:
+def repeats_within(seen: tuple[VoicePrint, ...]) -> tuple[float, float]:
     """As :func:`agreement`, of a recording with itself a second or more later.
 
     Args:
         seen: all four fingerprints of it.
     """
-    first, best = seen[0].bits, 0.0
-    for phase in seen:
-        if len(phase.bits) >= 2 * WINDOW_FRAMES:
-            sums = _diagonal_sums(first @ phase.bits.T, WINDOW_FRAMES)
-            best = max(best, float(np.triu(sums, WINDOW_FRAMES).max()) / (BITS * WINDOW_FRAMES))
-    return best
+    return _best([], [seen[0].bits @ phase.bits.T for phase in seen])
+
+
+def _best(anywhere: list[Float32], later: list[Float32]) -> tuple[float, float]:
+    """The largest window sum per window, of products anywhere and of those a second or more off the diagonal."""
+    best = [0.0, 0.0]
+    for place, window in enumerate((WINDOW_FRAMES, HALF_WINDOW_FRAMES)):
+        sums = [_diagonal_sums(item, window) for item in anywhere if min(item.shape) >= window]
+        sums += [np.triu(_diagonal_sums(item, window), WINDOW_FRAMES) for item in later if min(item.shape) >= window]
+        # Less than a window proves nothing.
+        best[place] = max((float(item.max()) / (BITS * window) for item in sums), default=0.0)
+    return max(best[0], 0.0), max(best[1], 0.0)
 
 
 def likeness(one: FacePrint, other: FacePrint) -> float:
@@ -226,6 +228,7 @@ __all__ = [
     "BITS",
     "FACE_BITS",
     "FRAMES_PER_S",
+    "HALF_WINDOW_FRAMES",
     "KEY_BYTES",
     "WINDOW_FRAMES",
     "FacePrint",

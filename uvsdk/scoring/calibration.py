@@ -33,11 +33,11 @@ class Calibration:
         cohort: other people's embeddings, for AS-norm and for whoever wants to calibrate again; ``None`` without.
     """
 
-    impostor: Float32
+    impostor: Float32 = field(repr=False)
     model_version: str
     source: str
-    ratio: LikelihoodRatio | None = None
-    cohort: Cohort | None = None
+    ratio: LikelihoodRatio | None = field(default=None, repr=False)
+    cohort: Cohort | None = field(default=None, repr=False)
     # An interval takes milliseconds, a verification asks for the same one each time.
     _known: dict[tuple[float, Scale], Threshold] = field(default_factory=dict, init=False, repr=False, compare=False)
     _normalisation: Normalisation | None = field(default=None, init=False, repr=False, compare=False)
@@ -112,8 +112,10 @@ class Calibration:
         first, second = ratio.compensation.apply(templates), ratio.compensation.apply(probes)
         if self._normalisation is None:
             scores = (first * second).sum(axis=1)
+        elif len(first) == 1:
+            scores = np.array([self._normalisation.score(first[0], second[0])])
         else:
-            scores = np.array([self._normalisation.score(a, b) for a, b in zip(first, second, strict=True)])
+            scores = self._normalisation.scores(first, second)
         return ratio.ratios(scores, features(ratio.surroundings.place(template), ratio.surroundings.place(probe)))
 
     def llr(self, template_row: Float32, probe_row: Float32, template: Conditions, probe: Conditions) -> float:

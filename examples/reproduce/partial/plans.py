@@ -62,8 +62,8 @@ class Plan:
 
 
 _LETTERS = Plan("letters", "ge2e", "head", "fedaws", 1e-3)
-_TELEPHONE = Plan("telephone", "ge2e", "head", "fedaws", 1e-3, cohort=20, batch=2)
-_FACES = Plan("small faces", "faceapi-resnet", "head", "fedaws", 4e-4, cohort=12, batch=2)
+_TELEPHONE = Plan("telephone", "ge2e", "head", "fedaws", 4e-3, cohort=20, batch=2)
+_FACES = Plan("small faces", "faceapi-resnet", "head", "fedaws", 1e-3, cohort=12, batch=2)
 
 PLANS = (
     *(_LETTERS, replace(_LETTERS, train="block", server_learning_rate=1e-4)),

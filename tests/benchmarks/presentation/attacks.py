@@ -32,7 +32,7 @@ def resampled(pcm: Float32, source: float, target: float) -> Float32:
 def noisy(pcm: Float32, snr_db: float, rng: np.random.Generator) -> Float32:
     """White noise that far under the whole recording's power."""
     level = np.sqrt(np.mean(np.square(pcm, dtype=np.float64))) * 10.0 ** (-snr_db / 20.0)
-    return pcm + (rng.normal(size=len(pcm)) * level).astype(np.float32)
+    return np.asarray(pcm + rng.normal(size=len(pcm)) * level, np.float32)
 
 
 def played(pcm: Float32, reverberation_s: float, rng: np.random.Generator) -> Float32:

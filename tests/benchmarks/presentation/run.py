@@ -20,6 +20,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
+import soundfile
 from PIL import Image
 
 from tests import modality_graphs, real_data
@@ -73,15 +74,23 @@ class Counts:
         self._counts: dict[tuple[str, str, str], list[bool]] = defaultdict(list)
 
     def add(
-        self, data: str, truth: str, detector: PresentationAttackDetector, captured: CapturedVoice | CapturedFace
+        self,
+        data: str,
+        truth: str,
+        detector: PresentationAttackDetector,
+        captured: CapturedVoice | CapturedFace | None,
     ) -> None:
-        self.note(detector.name, data, truth, not detector.assess(captured, ANY).bona_fide)
+        self.note(f"{detector.name}: no answer", data, truth, captured is None)
+        if captured is not None:
+            self.note(detector.name, data, truth, not detector.assess(captured, ANY).bona_fide)
 
     def note(self, name: str, data: str, truth: str, event: bool) -> None:
         self._counts[name, data, truth].append(event)
 
     def rows(self) -> Iterator[Row]:
         for (name, data, truth), events in self._counts.items():
+            if name.endswith("no answer") and not any(events):
+                continue
             low, high = clopper_pearson(sum(events), len(events))
             yield Row(name, data, truth, sum(events), len(events), sum(events) / len(events), low, high)
 
@@ -93,8 +102,20 @@ def voice(pcm: Float32, rate: int = attacks.RATE) -> CapturedVoice:
     return captured
 
 
-def face(photo: Image.Image) -> CapturedFace:
-    captured = modality.get("face").prepare(photo, modality_graphs.loaded("face", {}), capture=OFF).captured
+def attack(pcm: Float32) -> CapturedVoice | None:
+    """``None`` where no speech is found in it."""
+    try:
+        return voice(pcm)
+    except SampleError:
+        return None
+
+
+def face(photo: Image.Image) -> CapturedFace | None:
+    """``None`` where no face is found in it."""
+    try:
+        captured = modality.get("face").prepare(photo, modality_graphs.loaded("face", {}), capture=OFF).captured
+    except SampleError:
+        return None
     assert isinstance(captured, CapturedFace)
     return captured
 
@@ -106,40 +127,43 @@ def speech() -> dict[str, dict[str, list[Float32]]]:
     with (folder / "manifest.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if not row["split"].startswith("eval"):
-                pcm = attacks.soundfile.read(folder / row["path"], dtype="float32")[0]
+                pcm = soundfile.read(folder / row["path"], dtype="float32")[0]
                 found[row["split"]][row["speaker"]].append(pcm[: CLIP_S * attacks.RATE])
     return found
 
 
 def count_repetition(counts: Counts, rng: np.random.Generator) -> None:
-    recordings = speech()
     originals: list[CapturedVoice] = []
-    for split, speakers in recordings.items():
-        people = {speaker: [voice(pcm) for pcm in clips] for speaker, clips in speakers.items()}
-        everyone = [captured for clips in people.values() for captured in clips]
-        for clips in people.values():
-            for index, captured in enumerate(clips):
-                others = [other for place, other in enumerate(clips) if place != index]
-                # Where a person has one recording, those of 63 others stand in for earlier ones.
-                earlier = others or [everyone[place] for place in rng.choice(len(everyone), 63, replace=False)]
-                known = recollection([other for other in earlier if other is not captured])
-                counts.add(f"LibriSpeech {split}", "bona fide", VoiceRepetition(known), captured)
+    for split, speakers in speech().items():
+        people = [[voice(pcm) for pcm in clips] for clips in speakers.values()]
+        prints = [[recollection([captured]).voices[0] for captured in clips] for clips in people]
+        everyone = [known for clips in prints for known in clips]
+        for clips, own in zip(people, prints, strict=True):
+            for captured, fingerprint in zip(clips, own, strict=True):
+                # Where a person has one recording, those of 64 others stand in for earlier ones.
+                drawn = [everyone[place] for place in rng.choice(len(everyone), min(64, len(everyone)), replace=False)]
+                earlier = [known for known in (own if len(own) > 1 else drawn) if known is not fingerprint]
+                heard = VoiceRepetition(Recollection(KEY, tuple(earlier)))
+                counts.add(f"LibriSpeech {split}", "bona fide", heard, captured)
                 counts.add(f"LibriSpeech {split}", "bona fide", Cleanliness(), captured)
-        originals += everyone if split.startswith("multi") else everyone[:60]
+        originals += [clips[0] for clips in people][:60] if len(people) > 60 else [c for clips in people for c in clips]
     for captured in originals:
-        known = VoiceRepetition(recollection([captured]))
-        for name, copy in attacks.COPIES.items():
-            counts.add("LibriSpeech, both", f"replay, simulated: {name}", known, voice(copy(captured.recorded, rng)))
-        nothing = VoiceRepetition(Recollection(KEY))
-        looped = voice(attacks.looped(captured.recorded, rng))
-        counts.add("LibriSpeech, both", "looped, simulated", nothing, looped)
-        for name, floor in (("zeros", 0.0), ("noise at -138 dB", 1.0)):
-            edited = voice(attacks.gated(captured.recorded, rng, floor=floor))
-            counts.add("LibriSpeech, both", f"pauses replaced by {name}, simulated", Cleanliness(), edited)
-        narrow = voice(attacks.COPIES["8 kHz"](captured.recorded, rng))
-        wide = Cleanliness(bandwidth_hz=5000.0, name="voice-cleanliness (5 kHz asked for)")
-        counts.add("LibriSpeech, both", "8 kHz copy, simulated", wide, narrow)
-        counts.add("LibriSpeech, both", "bona fide", wide, captured)
+        count_copies(counts, captured, rng)
+
+
+def count_copies(counts: Counts, captured: CapturedVoice, rng: np.random.Generator) -> None:
+    data, pcm = "LibriSpeech, both", captured.recorded
+    heard = VoiceRepetition(recollection([captured]))
+    for name, copy in attacks.COPIES.items():
+        counts.add(data, f"replay, simulated: {name}", heard, attack(copy(pcm, rng)))
+    nothing = VoiceRepetition(Recollection(KEY))
+    counts.add(data, "looped, simulated", nothing, attack(attacks.looped(pcm, rng)))
+    for name, floor in (("zeros", 0.0), ("noise at -138 dB", 1.0)):
+        edited = attack(attacks.gated(pcm, rng, floor=floor))
+        counts.add(data, f"pauses replaced by {name}, simulated", Cleanliness(), edited)
+    wide = Cleanliness(bandwidth_hz=5000.0, name="voice-cleanliness (5 kHz asked for)")
+    counts.add(data, "8 kHz copy, simulated", wide, attack(attacks.COPIES["8 kHz"](pcm, rng)))
+    counts.add(data, "bona fide", wide, captured)
 
 
 def recollection(earlier: list[CapturedVoice]) -> Recollection:
@@ -202,6 +226,11 @@ def count_digits(counts: Counts, rng: np.random.Generator, phrases: int = 40) ->
             once = recollection([data.said(speaker, asked, takes, 0.1, rng)])
             again = data.said(speaker, asked, rng.integers(11, 20, 6).tolist(), 0.1, rng)
             counts.add("FSDD, six speakers", "bona fide: the same digits again", VoiceRepetition(once), again)
+            order = rng.permutation(6)
+            joined = data.said(speaker, tuple(np.array(asked)[order]), np.array(takes)[order].tolist(), 0.083, rng)
+            counts.add(
+                "FSDD, six speakers", "digits cut from an earlier phrase, simulated", VoiceRepetition(once), joined
+            )
             counts.add("FSDD, six speakers", "bona fide", Cleanliness(), spoken)
 
 
@@ -226,11 +255,10 @@ def count_faces(counts: Counts) -> None:
     for data, photos in (("LFW fold 1, odd", lfw()), ("ORL", orl())):
         earlier: dict[str, CapturedFace] = {}
         for index, (person, photo) in enumerate(photos):
-            try:
-                captured = face(photo)
-            except SampleError:
-                continue
+            captured = face(photo)
             counts.add(data, "bona fide", classifier, captured)
+            if captured is None:
+                continue
             counts.note("turn", data, "looks straight: |turn| at most 0.15", abs(turn(captured.face.landmarks)) <= 0.15)
             counts.note("turn", data, "is turned: |turn| at least 0.30", abs(turn(captured.face.landmarks)) >= 0.30)
             if person in earlier:
@@ -271,9 +299,10 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.csv"))
     arguments = parser.parse_args()
     counts, rng, start = Counts(), np.random.default_rng(SEED), time.process_time()
-    for work in (lambda: count_digits(counts, rng), lambda: count_faces(counts), lambda: count_repetition(counts, rng)):
-        work()
-        print(f"{time.process_time() - start:.0f} s of CPU", file=sys.stderr)
+    count_digits(counts, rng)
+    count_faces(counts)
+    count_repetition(counts, rng)
+    print(f"{time.process_time() - start:.0f} s of CPU", file=sys.stderr)
     with arguments.output.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([field.name for field in fields(Row)])

@@ -1,0 +1,301 @@
+"""What people really send as a photo of a face, through the whole path to a decision."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from PIL import Image, ImageCms
+
+import uvsdk
+from tests import real_data
+from uvsdk.bundle import Bundle
+from uvsdk.errors import (
+    EnrolmentError,
+    LowQualityError,
+    NoFaceError,
+    SeveralFacesError,
+    UndecodableSampleError,
+    WeightsNotFoundError,
+)
+from uvsdk.inference import embed
+from uvsdk.modality import Capture, Limits, image
+from uvsdk.scoring import Threshold
+from uvsdk.storage import MemoryStore
+
+pytestmark = pytest.mark.data
+LIMITS = Limits()
+THRESHOLD = Threshold(score=0.35, fmr=0.01, trials=0)
+
+
+@lru_cache
+def _bundle() -> Bundle:
+    pytest.importorskip("onnx", reason="making the bundle needs the train extra")
+    from uvsdk.sface import sface_bundle
+
+    try:
+        return sface_bundle()
+    except WeightsNotFoundError as error:
+        pytest.skip(f"weights are not here: {error}")
+
+
+@pytest.fixture(name="bundle")
+def bundle_fixture() -> Bundle:
+    return _bundle()
+
+
+@lru_cache
+def people() -> dict[str, list[bytes]]:
+    """LFW photos, 250 x 250 JPEG, of six people with several."""
+    found: dict[str, list[bytes]] = {}
+    with tarfile.open(real_data.file("lfw_fold1_originals.tar")) as archive:
+        for member in archive.getmembers():
+            if member.name.endswith(".jpg"):
+                file = archive.extractfile(member)
+                assert file is not None
+                found.setdefault(member.name.split("/")[-2], []).append(file.read())
+    return {name: files for name, files in sorted(found.items()) if len(files) >= 4}
+
+
+@pytest.fixture(name="photo")
+def photo_fixture() -> Image.Image:
+    return image.decode(next(iter(people().values()))[0], LIMITS)
+
+
+def vector(sample: object, bundle: Bundle) -> np.ndarray:
+    return embed(sample, bundle, capture=Capture(faces="largest")).embedding  # type: ignore[arg-type]
+
+
+def saved(picture: Image.Image, kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, kind, **options)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def profiled(picture: Image.Image) -> bytes:
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    return saved(picture, "PNG", icc_profile=profile)
+
+
+def lab(picture: Image.Image) -> Image.Image:
+    to_lab = ImageCms.buildTransform(ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB"), "RGB", "LAB")
+    converted = ImageCms.applyTransform(picture, to_lab)
+    assert converted is not None
+    return converted
+
+
+COLOUR = {
+    "png": lambda photo: saved(photo, "PNG"),
+    "rgba png": lambda photo: saved(photo.convert("RGBA"), "PNG"),
+    "premultiplied": lambda photo: photo.convert("RGBA").convert("RGBa"),
+    "palette gif": lambda photo: saved(photo.quantize(256), "GIF"),
+    "cmyk jpeg": lambda photo: saved(photo.convert("CMYK"), "JPEG", quality=95),
+    "cmyk tiff": lambda photo: saved(photo.convert("CMYK"), "TIFF"),
+    "ycbcr": lambda photo: photo.convert("YCbCr"),
+    "hsv": lambda photo: photo.convert("HSV"),
+    "lab tiff": lambda photo: saved(lab(photo), "TIFF"),
+    "webp": lambda photo: saved(photo, "WEBP", quality=90),
+    "bmp": lambda photo: saved(photo, "BMP"),
+    "profile": profiled,
+    "broken profile": lambda photo: saved(photo, "PNG", icc_profile=b"no profile at all"),
+    "uint16 array": lambda photo: np.asarray(photo).astype(np.uint16) * 257,
+    "float array": lambda photo: np.asarray(photo).astype(np.float32) / 255,
+    "double array": lambda photo: np.asarray(photo).astype(np.float64),
+    "larger": lambda photo: saved(photo.resize((1000, 1000), Image.Resampling.LANCZOS), "JPEG", quality=90),
+    "smaller": lambda photo: photo.resize((140, 140), Image.Resampling.LANCZOS),
+}
+GREY = {
+    "grey jpeg": lambda photo: saved(photo.convert("L"), "JPEG", quality=95),
+    "grey alpha png": lambda photo: saved(photo.convert("LA"), "PNG"),
+    "16-bit png": lambda photo: saved(Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 257), "PNG"),
+    "12-bit tiff": lambda photo: saved(Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 16), "TIFF"),
+    "32-bit integers": lambda photo: photo.convert("L").convert("I"),
+    "floats": lambda photo: photo.convert("L").convert("F"),
+}
+
+
+@pytest.mark.parametrize("form", sorted(COLOUR))
+def test_the_form_of_a_picture_hardly_changes_its_embedding(form: str, photo: Image.Image, bundle: Bundle) -> None:
+    # Two photos of one person lie at 0.5 to 0.8, of two people at 0.0 to 0.3.
+    assert vector(COLOUR[form](photo), bundle) @ vector(photo, bundle) > 0.93
+
+
+@pytest.mark.parametrize("form", sorted(GREY))
+def test_grey_of_any_depth_is_one_grey(form: str, photo: Image.Image, bundle: Bundle) -> None:
+    assert vector(GREY[form](photo), bundle) @ vector(photo.convert("L"), bundle) > 0.98
+    assert vector(GREY[form](photo), bundle) @ vector(photo, bundle) > 0.7
+
+
+def test_avif_where_pillow_reads_it(photo: Image.Image, bundle: Bundle) -> None:
+    Image.init()
+    if "AVIF" not in Image.SAVE:
+        pytest.skip("this Pillow has no AVIF")
+    assert vector(saved(photo, "AVIF", quality=90), bundle) @ vector(photo, bundle) > 0.93
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_jpeg_with_any_exif_orientation(orientation: int, photo: Image.Image, bundle: Bundle) -> None:
+    # ageitgey/face_recognition #381. How the picture is stored so that the tag turns it upright; 5 and 7 mirror.
+    stored = {
+        1: photo,
+        2: photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+        3: photo.transpose(Image.Transpose.ROTATE_180),
+        4: photo.transpose(Image.Transpose.FLIP_TOP_BOTTOM),
+        5: photo.transpose(Image.Transpose.TRANSPOSE),
+        6: photo.transpose(Image.Transpose.ROTATE_90),
+        7: photo.transpose(Image.Transpose.TRANSVERSE),
+        8: photo.transpose(Image.Transpose.ROTATE_270),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    assert vector(saved(stored, "JPEG", quality=95, exif=exif), bundle) @ vector(photo, bundle) > 0.95
+
+
+@pytest.mark.parametrize("turn", [Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180, Image.Transpose.ROTATE_270])
+def test_a_photo_that_lost_its_orientation(turn: Image.Transpose, bundle: Bundle) -> None:
+    # exadel CompreFace #1056: found at 90 degrees, missed at 0 and 270.
+    for files in list(people().values())[:3]:
+        photo = image.decode(files[0], LIMITS)
+        assert np.array_equal(vector(photo.transpose(turn), bundle), vector(photo, bundle))
+
+
+@pytest.mark.parametrize("degrees", [-30, -15, 15, 30])
+def test_a_head_that_leans(degrees: float, bundle: Bundle) -> None:
+    for files in list(people().values())[:3]:
+        photo = image.decode(files[0], LIMITS)
+        leaning = photo.rotate(degrees, Image.Resampling.BICUBIC)
+        assert vector(leaning, bundle) @ vector(photo, bundle) > 0.75
+
+
+def test_animations_give_their_first_picture(photo: Image.Image, bundle: Bundle) -> None:
+    other = Image.new("RGB", photo.size, (9, 99, 9))
+    for kind, options in (("GIF", {}), ("PNG", {}), ("WEBP", {"lossless": True}), ("TIFF", {})):
+        film = saved(photo, kind, save_all=True, append_images=[other, other], **options)
+        assert vector(film, bundle) @ vector(photo, bundle) > 0.93, kind
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
+def test_a_file_that_is_cut_short(kind: str, photo: Image.Image, bundle: Bundle) -> None:
+    whole = saved(photo, kind)
+    for part in (0.02, 0.5, 0.9):
+        with pytest.raises(UndecodableSampleError):
+            vector(whole[: int(part * len(whole))], bundle)
+
+
+def test_inverted_and_profiled_colours() -> None:
+    # Adobe writes CMYK JPEGs inverted and says so in a marker, as Pillow does too.
+    red = Image.new("RGB", (32, 32), (200, 30, 30))
+    jpeg = saved(red.convert("CMYK"), "JPEG", quality=95)
+    assert b"Adobe" in jpeg[:64]
+    assert np.abs(np.asarray(image.decode(jpeg, LIMITS), int)[8, 8] - [200, 30, 30]).max() <= 8
+    # CIE L*a*b* 53.2, 80.1, 67.2 is pure red in sRGB; Pillow stores L as 0-255 and a, b as two's complement.
+    stored = Image.fromarray(np.full((4, 4, 3), [136, 80, 67], np.uint8), mode="LAB")
+    assert np.abs(np.asarray(image.decode(saved(stored, "TIFF"), LIMITS), int)[0, 0] - [255, 0, 0]).max() <= 12
+
+
+def test_a_photo_of_a_phone_that_needs_a_plugin() -> None:
+    heic = b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(64)
+    try:
+        import pillow_heif  # noqa: F401
+    except ImportError:
+        with pytest.raises(UndecodableSampleError, match="pip install pillow-heif"):
+            image.decode(heic, LIMITS)
+
+
+@pytest.mark.parametrize(
+    "faceless",
+    [
+        np.zeros((250, 250, 3), np.uint8),
+        np.full((250, 250), 255, np.uint8),
+        np.random.default_rng(0).integers(0, 256, (250, 250, 3), np.uint8),
+        np.zeros((1, 1), np.uint8),
+        np.zeros((3, 900), np.uint8),
+    ],
+)
+def test_no_face_is_never_a_match(faceless: np.ndarray, bundle: Bundle) -> None:
+    # serengil/deepface #876: verify without a face said True.
+    template = uvsdk.enroll(
+        "a", next(iter(people().values()))[:4], model=bundle, store=MemoryStore(), capture=ANY
+    ).template
+    for quality in ("strict", "standard", "off"):
+        with pytest.raises(NoFaceError, match="no face"):
+            uvsdk.verify(faceless, template, model=bundle, threshold=THRESHOLD, capture=Capture(quality=quality))
+
+
+ANY = Capture(faces="largest")
+
+
+def test_one_faceless_photo_does_not_fail_the_others(bundle: Bundle) -> None:
+    # timesler/facenet-pytorch #224.
+    files = next(iter(people().values()))
+    samples = [files[0], np.zeros((200, 200, 3), np.uint8), files[1], b"junk", files[2]]
+    enrolled = uvsdk.enroll("a", samples, model=bundle, store=MemoryStore(), capture=ANY)  # type: ignore[arg-type]
+    assert [report.accepted for report in enrolled.samples] == [True, False, True, False, True]
+    assert "no face" in enrolled.samples[1].reason
+    assert "not a picture" in enrolled.samples[3].reason
+    with pytest.raises(EnrolmentError, match="no face"):
+        uvsdk.enroll("a", samples[:3], model=bundle, store=MemoryStore(), capture=ANY)  # type: ignore[arg-type]
+
+
+def test_the_result_depends_on_the_input(bundle: Bundle) -> None:
+    # speechbrain #2294: the same result whatever the input.
+    first, second, third = (files for files in list(people().values())[:3])
+    vectors = [vector(files[index], bundle) for files in (first, second, third) for index in (0, 1)]
+    scores = np.array(vectors) @ np.array(vectors).T
+    same = [scores[0, 1], scores[2, 3], scores[4, 5]]
+    others = [scores[i, j] for i in range(6) for j in range(i) if i // 2 != j // 2]
+    assert min(same) > max(others)
+
+
+def test_a_thousand_repetitions_are_one_number(bundle: Bundle) -> None:
+    # speechbrain #1026: the same pair scored 1,000 times drifts.
+    sample = next(iter(people().values()))[0]
+    first = embed(sample, bundle, capture=ANY)
+    views = uvsdk.modality.get("face").views(first.features, bundle.manifest.preprocessing)
+    for _ in range(1000):
+        assert np.array_equal(bundle.embedding(views), first.embedding)
+    for _ in range(20):
+        again = embed(sample, bundle, capture=ANY)
+        assert np.array_equal(again.embedding, first.embedding)
+        assert again.quality == first.quality
+
+
+def test_company_in_the_picture(photo: Image.Image, bundle: Bundle) -> None:
+    """Two faces of one size: refused, or the one nearest the middle; never the one that matches."""
+    other = image.decode(list(people().values())[1][0], LIMITS)
+    picture = Image.new("RGB", (600, 250))
+    picture.paste(photo, (0, 0))
+    picture.paste(other, (230, 0))
+    for rule in ("single", "only"):
+        with pytest.raises(SeveralFacesError, match="2 faces"):
+            embed(picture, bundle, capture=Capture(faces=rule))
+    taken = vector(picture, bundle)
+    assert taken @ vector(other, bundle) > 0.9
+    # A passer-by of half the width is no matter to `single`, and is to `only`.
+    background = photo.copy()
+    background.paste(other.resize((80, 80), Image.Resampling.LANCZOS), (0, 0))
+    embed(background, bundle, capture=Capture(faces="single"))
+    with pytest.raises(SeveralFacesError, match="2 faces "):
+        embed(background, bundle, capture=Capture(faces="only"))
+
+
+def test_a_face_too_small_says_what_to_do(photo: Image.Image, bundle: Bundle) -> None:
+    picture = Image.new("RGB", (400, 400), (90, 90, 90))
+    picture.paste(photo.resize((60, 60), Image.Resampling.LANCZOS), (170, 170))
+    with pytest.raises(NoFaceError, match="pixels wide, need 32; go nearer"):
+        embed(picture, bundle)
+    tiny = embed(picture, bundle, capture=Capture(quality="off"))
+    assert tiny.quality.measured["face_pixels"] < 32
+    assert any("go nearer" in words for words in tiny.quality.advice)
+
+
+def test_a_poor_photo_is_refused_where_the_policy_says_so(photo: Image.Image, bundle: Bundle) -> None:
+    dark = Image.fromarray((np.asarray(photo) * 0.12).astype(np.uint8))
+    with pytest.raises(LowQualityError, match="brightness") as caught:
+        embed(dark, bundle, capture=Capture(quality="strict", faces="largest"))
+    assert caught.value.measured["brightness"] < 0.18
+    advice = embed(dark, bundle, capture=Capture(quality="off", faces="largest")).quality.advice
+    assert any("soft light" in words for words in advice)
