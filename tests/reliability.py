@@ -139,7 +139,7 @@ def recordings(folder: Path, count: int, seconds: tuple[float, float] = (2.0, 6.
 def photographs(archive: Path, bundle: Bundle, count: int) -> list[bytes]:
     """The first photographs of LFW in which one face is found, bytes unchanged."""
     found: list[bytes] = []
-    for _, data in _pictures(archive):
+    for data in _pictures(archive):
         with contextlib.suppress(SampleError):
             embed(data, bundle)
             found.append(data)
@@ -148,21 +148,10 @@ def photographs(archive: Path, bundle: Bundle, count: int) -> list[bytes]:
     return found
 
 
-def photographs_of_one(archive: Path, count: int) -> list[bytes]:
-    """The first photographs of the first person in LFW who has so many, bytes unchanged."""
-    by_person: dict[str, list[bytes]] = {}
-    for person, data in _pictures(archive):
-        found = by_person.setdefault(person, [])
-        found.append(data)
-        if len(found) == count:
-            return found
-    raise ValueError(f"nobody in {archive} has {count} photographs")
-
-
-def _pictures(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """The person's name and the bytes of every JPEG, in the archive's order."""
+def _pictures(archive: Path) -> Iterator[bytes]:
+    """The bytes of every JPEG, in the archive's order."""
     with tarfile.open(archive) as members:
         for member in members:
             content = members.extractfile(member)
             if content is not None and member.name.endswith(".jpg"):
-                yield Path(member.name).parent.name, content.read()
+                yield content.read()

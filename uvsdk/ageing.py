@@ -37,7 +37,9 @@ class AgeingPolicy:
         stricter: by how much the false match rate of a strong match lies below the template's own.
         weight: how much of the new template is the probe; the rest is the one in use.
         interval_s: seconds between two steps.
-        minimum_cosine: between the original and any later version; 1 would forbid every step. 0.95 is 18 degrees.
+        minimum_cosine: between the original and any later version; 1 would forbid every step. 0.95 is 18 degrees. Two
+            templates of one person, of three other samples each, have a median of 0.95 (LibriSpeech, one reading),
+            0.92 (ORL) and 0.84 (LFW, pictures of years), so a version in use stays as near as a second enrolment.
         keep: versions kept to return to, the one in use among them; the original is always kept.
         require_live: whether a presentation attack detector must have looked at the probe. Without one, a photograph
             or a recording that matches strongly moves the template towards itself: only for cameras and microphones

@@ -11,6 +11,8 @@ What counts:
 - An **acceptance** sets the count to zero.
 - A sample that **cannot be used** (silence, no face, poor quality) was compared with nothing and is no failure; every
   tenth since the last acceptance counts as one, so that they are bounded too: 500 in all.
+- An acceptance at a **higher false match rate** than the one in force (a caller may name one) counts as nothing: else
+  a few easy acceptances would take hard failures back.
 - An attempt that ends in **another error**, e.g. because there is no threshold, counts as nothing.
 
 An attempt is counted as failed *before* its probe is looked at, and the count is given back afterwards where it was not
@@ -37,6 +39,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from uvsdk.errors import AttemptsError, DisabledError, SettingsError, TooManyAttemptsError
+from uvsdk.scoring import Decision
 
 Outcome: TypeAlias = Literal["accepted", "rejected", "unusable", "void"]
 """How an attempt ended; ``void`` where it failed for a reason that is not the sample's (no threshold, a full disk)."""
@@ -171,6 +174,21 @@ def settled(
     return Attempts(failures - 1, unusable, since_s)
 
 
+def outcome_of(decision: Decision, fmr: float | None) -> Outcome:
+    """How an attempt counts that ended in ``decision``, where ``fmr`` is the false match rate in force.
+
+    ``None`` where no rate is in force, e.g. for a template without a threshold: every acceptance then counts.
+
+    >>> from uvsdk.scoring import Threshold
+    >>> lax = Decision(0.4, Threshold(score=0.3, fmr=0.2, trials=1000), "m")
+    >>> lax.accepted, outcome_of(lax, 0.01), outcome_of(lax, 0.2)
+    (True, 'void', 'accepted')
+    """
+    if not decision.accepted:
+        return "rejected"
+    return "accepted" if fmr is None or decision.threshold.fmr <= fmr else "void"
+
+
 def refusal(state: Attempts, policy: RetryPolicy, now: float, *, whose: str, reset: str) -> AttemptsError:
     """Why an attempt is not looked at now.
 
@@ -197,6 +215,7 @@ __all__ = [
     "Ticket",
     "anchored",
     "begun",
+    "outcome_of",
     "refusal",
     "settled",
     "wait_s",

@@ -241,9 +241,13 @@ class Bundle:
     def session(self, name: str = "embedding", threads: int = 1) -> onnxruntime.InferenceSession:
         """The onnxruntime session of one graph, built at first use and kept; safe to call from several threads.
 
+        Its results do not depend on ``threads``. A graph in 8 bits is therefore computed on one whatever is asked for:
+        onnxruntime would share the rows out among threads, and each share would have a scale of its own.
+
         Raises:
             BundleError: the bundle has no such graph, or onnxruntime refuses it.
         """
+        threads = 1 if name == "embedding" and self._in_8_bits else threads
         with self._lock:
             session = self._sessions.get((name, threads))
             if session is None:
@@ -294,6 +298,10 @@ class Bundle:
         """One unit vector, float32 (d,): the :func:`direction` of the unit rows of :meth:`embed`."""
         return np.asarray(self.embeddings([views])[0], np.float32)
 
+    @property
+    def _in_8_bits(self) -> bool:
+        return self.manifest.preprocessing.get("recurrent") == "int8"
+
     def embeddings(self, samples: Sequence[Float32]) -> Float32:
         """:meth:`embedding` of several samples' views, float32 (m, d).
 
@@ -303,7 +311,7 @@ class Bundle:
         """
         if not samples or any(len(views) == 0 for views in samples):
             raise BundleError("an embedding needs at least one view")
-        if self.manifest.preprocessing.get("recurrent") == "int8":
+        if self._in_8_bits:
             return np.stack([direction(self.embed(views)) for views in samples])
         rows = self.embed(np.concatenate(samples))
         ends = np.cumsum([len(views) for views in samples])

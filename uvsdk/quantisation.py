@@ -71,11 +71,11 @@ def _rounding(source: str, name: str) -> list[NodeProto]:
     """``source`` (1, 4 hidden, inputs) to int8 (1, inputs, 4 hidden) and the scale of each column (1, 4 hidden)."""
 
     def constant(suffix: str, value: float) -> NodeProto:
-        tensor = numpy_helper.from_array(np.float32(value).reshape(()), f"{name}/{suffix}")
+        tensor = numpy_helper.from_array(np.array(value, np.float32), f"{name}/{suffix}")
         return helper.make_node("Constant", [], [f"{name}/{suffix}"], value=tensor)
 
-    def node(kind: str, inputs: list[str], output: str, **attributes: object) -> NodeProto:
-        return helper.make_node(kind, [f"{name}/{part}" for part in inputs], [f"{name}/{output}"], **attributes)
+    def node(kind: str, inputs: list[str], output: str) -> NodeProto:
+        return helper.make_node(kind, [f"{name}/{part}" for part in inputs], [f"{name}/{output}"])
 
     return [
         constant("largest", _LARGEST),
@@ -83,7 +83,7 @@ def _rounding(source: str, name: str) -> list[NodeProto]:
         constant("least", _SMALLEST_SCALE),
         helper.make_node("Transpose", [source], [f"{name}/columns"], perm=[0, 2, 1]),
         node("Abs", ["columns"], "magnitudes"),
-        node("ReduceMax", ["magnitudes"], "peaks", axes=[1], keepdims=1),
+        helper.make_node("ReduceMax", [f"{name}/magnitudes"], [f"{name}/peaks"], axes=[1], keepdims=1),
         node("Div", ["peaks", "largest"], "steps"),
         node("Max", ["steps", "least"], "wide"),
         node("Div", ["columns", "wide"], "ratios"),

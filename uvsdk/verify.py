@@ -87,9 +87,9 @@ def verified(
     if fmr is not None:
         threshold = threshold_at(bundle, fmr)
     limit = _applicable(threshold or template.threshold, bundle)
-    _check_detectors(detectors, bundle)
+    check_detectors(detectors, bundle)
     embedded = embed(probe, bundle, capture=capture)
-    presentations, spent_s = _examine(detectors, embedded)
+    presentations, spent_s = examined(detectors, embedded)
     decision = decide(
         embedded.embedding,
         template,
@@ -176,16 +176,18 @@ def compare(embedding: Float32, template: Template) -> float:
     return float(np.clip(vector @ template.embedding.astype(np.float64), -1.0, 1.0))
 
 
-def _check_detectors(detectors: Sequence[PresentationAttackDetector], bundle: Bundle) -> None:
+def check_detectors(detectors: Sequence[PresentationAttackDetector], bundle: Bundle) -> None:
+    """Raises :class:`SettingsError` where a detector looks at samples of another modality than the bundle's."""
     if detectors:
         from uvsdk.presentation import check
 
         check(detectors, bundle.manifest.modality)
 
 
-def _examine(
+def examined(
     detectors: Sequence[PresentationAttackDetector], embedded: Embedded
 ) -> tuple[tuple[Presentation, ...], dict[str, float]]:
+    """What every detector says of one sample, and the seconds each took (``presentation:NAME``)."""
     if not detectors:
         return (), {}
     # Detectors bring Pillow and the modalities along, which `import uvsdk` leaves until they are needed.
@@ -213,4 +215,4 @@ def _applicable(threshold: Threshold | None, bundle: Bundle) -> Threshold:
     return threshold
 
 
-__all__ = ["compare", "decide", "threshold_at", "verified", "verify"]
+__all__ = ["check_detectors", "compare", "decide", "examined", "threshold_at", "verified", "verify"]

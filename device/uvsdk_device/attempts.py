@@ -13,7 +13,18 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from uvsdk.attempts import Attempts, Outcome, RetryPolicy, Ticket, anchored, begun, refusal, settled, wait_s
+from uvsdk.attempts import (
+    Attempts,
+    Outcome,
+    RetryPolicy,
+    Ticket,
+    anchored,
+    begun,
+    outcome_of,
+    refusal,
+    settled,
+    wait_s,
+)
 from uvsdk.errors import SampleError, StoreError, UnknownUserError
 from uvsdk.identify import Identification
 from uvsdk.privacy.identifiers import canonical_user_id
@@ -46,17 +57,22 @@ class AttemptGate:
         self._changed = threading.Condition()
         self._undecided: Counter[str] = Counter()
 
-    def decide(self, user_id: str, compare: Callable[[], Decision]) -> Decision:
+    def decide(self, user_id: str, compare: Callable[[], Decision], *, fmr: float | None = None) -> Decision:
         """The outcome of ``compare``, counted before it is computed and settled before it is given.
 
         Where attempts under way take up what is left, this waits for their outcome.
+
+        Args:
+            user_id: enrolled in the store.
+            compare: called once, if at all.
+            fmr: false match rate in force: an acceptance at a higher one takes no failures back.
 
         Raises:
             TooManyAttemptsError, DisabledError: ``compare`` was not called.
             UnknownUserError: not enrolled here.
         """
         subjects = (canonical_user_id(user_id), _DEVICE)
-        return self._counted(subjects, compare, lambda decision: decision.accepted)
+        return self._counted(subjects, compare, lambda decision: outcome_of(decision, fmr))
 
     def search(self, search: Callable[[], Identification]) -> Identification:
         """The same for a search among everybody, which claims nobody: it counts for the device alone.
@@ -64,16 +80,20 @@ class AttemptGate:
         Raises:
             TooManyAttemptsError, DisabledError: ``search`` was not called.
         """
-        return self._counted((_DEVICE,), search, lambda found: found.outcome == "identified")
+
+        def outcome(found: Identification) -> Outcome:
+            return "accepted" if found.outcome == "identified" else "rejected"
+
+        return self._counted((_DEVICE,), search, outcome)
 
     def _counted(
-        self, subjects: tuple[str, ...], work: Callable[[], _Result], succeeded: Callable[[_Result], bool]
+        self, subjects: tuple[str, ...], work: Callable[[], _Result], judge: Callable[[_Result], Outcome]
     ) -> _Result:
         tickets = self._begin(subjects)
         outcome: Outcome | None = None  # what is interrupted (Ctrl-C, a kill) stays counted
         try:
             result = work()
-            outcome = "accepted" if succeeded(result) else "rejected"
+            outcome = judge(result)
         except SampleError:
             outcome = "unusable"
             raise

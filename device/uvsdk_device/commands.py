@@ -110,17 +110,21 @@ def _identify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, default=5, help="how many candidates to print (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     _capture_arguments(parser)
+    _detector_argument(parser)
     _store_arguments(parser)
 
 
 def _identify(arguments: argparse.Namespace) -> int:
-    runtime = Runtime(_open_store(arguments), arguments.model)
+    from uvsdk.presentation.carried import carried
+
+    runtime = Runtime(_open_store(arguments), arguments.model, ageing=AgeingPolicy() if arguments.ageing else None)
     found = runtime.identify(
         arguments.file,
         runtime.gallery(),
         fpir=arguments.fpir,
         top=arguments.top,
         capture=_capture(arguments),
+        detectors=carried(runtime.bundle) if arguments.presentation_detector else (),
     )
     if arguments.json:
         print(json.dumps(identification_json(found)))

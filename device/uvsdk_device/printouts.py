@@ -7,7 +7,7 @@ from typing import Any
 
 from uvsdk.enroll import Enrollment
 from uvsdk.identify import Identification
-from uvsdk.scoring import Decision
+from uvsdk.scoring import Decision, Presentation
 
 
 def enrolment_lines(enrolment: Enrollment, files: Sequence[str]) -> Iterator[str]:
@@ -42,13 +42,7 @@ def decision_lines(decision: Decision) -> Iterator[str]:
         f"{word}: {what} {decision.value:.3f}, threshold {limit.score:.3f} "
         f"(false match rate {limit.fmr:g}, {limit.trials} impostor trials)"
     )
-    for presentation in decision.presentations:
-        seen = "bona fide" if presentation.bona_fide else "attack"
-        reasons = f": {'; '.join(presentation.reasons)}" if presentation.reasons else ""
-        yield (
-            f"{presentation.detector}: {seen}, score {presentation.score:.3f}, threshold {presentation.threshold:.3f}"
-            f"{reasons}"
-        )
+    yield from _presentation_lines(decision.presentations)
     for advice in decision.quality.advice:
         yield f"advice: {advice}"
 
@@ -66,8 +60,16 @@ def identification_lines(found: Identification) -> Iterator[str]:
     )
     for candidate in found.candidates:
         yield f"{candidate.score:.3f}  {candidate.user_id}"
+    yield from _presentation_lines(found.presentations)
     for advice in found.quality.advice:
         yield f"advice: {advice}"
+
+
+def _presentation_lines(presentations: Sequence[Presentation]) -> Iterator[str]:
+    for item in presentations:
+        seen = "bona fide" if item.bona_fide else "attack"
+        reasons = f": {'; '.join(item.reasons)}" if item.reasons else ""
+        yield f"{item.detector}: {seen}, score {item.score:.3f}, threshold {item.threshold:.3f}{reasons}"
 
 
 def identification_json(found: Identification) -> dict[str, Any]:
@@ -88,6 +90,16 @@ def identification_json(found: Identification) -> dict[str, Any]:
             "measured_on": limit.measured_on,
         },
         "model_version": found.model_version,
+        "presentations": [
+            {
+                "detector": item.detector,
+                "bona_fide": item.bona_fide,
+                "score": item.score,
+                "threshold": item.threshold,
+                "reasons": list(item.reasons),
+            }
+            for item in found.presentations
+        ],
         "quality": {"measured": found.quality.measured, "advice": list(found.quality.advice)},
         "timings_s": found.timings_s,
     }

@@ -110,7 +110,8 @@ class Runtime:
             probes.append(embedded.embedding)
             return decision
 
-        decision = self.counted(user_id, compare)
+        in_force = None if enrolled.threshold is None else enrolled.threshold.fmr
+        decision = compare() if self._gate is None else self._gate.decide(user_id, compare, fmr=in_force)
         if self._ageing is not None and decision.accepted:
             # Who was recognised is let in, even where the disk is full or the user was deleted meanwhile.
             with contextlib.suppress(StoreError):
@@ -141,6 +142,7 @@ class Runtime:
         top: int = 5,
         threshold: SearchThreshold | None = None,
         capture: Capture | None = None,
+        detectors: Sequence[PresentationAttackDetector] = (),
     ) -> Identification:
         """Who of ``people`` gave ``probe``: :func:`uvsdk.identify.identify`, counted as an attempt on this device.
 
@@ -150,7 +152,7 @@ class Runtime:
         Args:
             probe: one sample, in any form the modality reads.
             people: who can be named, see :meth:`gallery`.
-            fpir, top, threshold, capture: as for :func:`uvsdk.identify.identify`.
+            fpir, top, threshold, capture, detectors: as for :func:`uvsdk.identify.identify`.
 
         Raises:
             TooManyAttemptsError, DisabledError: after failures in a row; the probe was not looked at.
@@ -158,7 +160,16 @@ class Runtime:
         """
 
         def search() -> Identification:
-            return identify(probe, people, model=self._bundle, fpir=fpir, top=top, threshold=threshold, capture=capture)
+            return identify(
+                probe,
+                people,
+                model=self._bundle,
+                fpir=fpir,
+                top=top,
+                threshold=threshold,
+                capture=capture,
+                detectors=detectors,
+            )
 
         return search() if self._gate is None else self._gate.search(search)
 

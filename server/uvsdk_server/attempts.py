@@ -12,7 +12,18 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from uvsdk.attempts import Attempts, Outcome, RetryPolicy, Ticket, anchored, begun, refusal, settled, wait_s
+from uvsdk.attempts import (
+    Attempts,
+    Outcome,
+    RetryPolicy,
+    Ticket,
+    anchored,
+    begun,
+    outcome_of,
+    refusal,
+    settled,
+    wait_s,
+)
 from uvsdk.errors import SampleError, TooManyAttemptsError
 from uvsdk.scoring import Decision
 from uvsdk_server.monitoring import Metrics
@@ -90,7 +101,9 @@ class AttemptGate:
         self._waiting: list[_Step] = []
         self._writing: asyncio.Task[None] | None = None
 
-    async def decide(self, user: str, caller: str, compare: Callable[[], Awaitable[Decision]]) -> Decision:
+    async def decide(
+        self, user: str, caller: str, compare: Callable[[], Awaitable[Decision]], *, fmr: float | None = None
+    ) -> Decision:
         """The outcome of ``compare``, counted before it is computed and settled before it is given.
 
         Where attempts under way take up what is left, this waits for their outcome.
@@ -99,6 +112,7 @@ class AttemptGate:
             user: hashed id of the claimed person.
             caller: id of the token that asks.
             compare: called once, if at all.
+            fmr: false match rate in force: an acceptance at a higher one takes no failures back.
 
         Raises:
             TooManyAttemptsError, DisabledError: ``compare`` was not called.
@@ -116,7 +130,7 @@ class AttemptGate:
         except BaseException:  # cancelled: nobody hears the answer, and the attempt stays counted
             self._release(tickets)
             raise
-        await self._take(_End(tickets, "accepted" if decision.accepted else "rejected"))
+        await self._take(_End(tickets, outcome_of(decision, fmr)))
         return decision
 
     async def close(self) -> None:

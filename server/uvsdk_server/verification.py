@@ -102,7 +102,7 @@ class Verifier:
 
         start = time.perf_counter()
         try:
-            decision = await self._gate.decide(user, caller, attempt)
+            decision = await self._gate.decide(user, caller, attempt, fmr=self._default_fmr)
         except SampleError:
             self._metrics.verifications.labels("unusable").inc()
             raise

@@ -6,22 +6,16 @@ are there.
 
 from __future__ import annotations
 
-import functools
-import io
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from tests import real_data, reliability
 from uvsdk.bundle import Bundle, shipped
-from uvsdk.enroll import enroll
-from uvsdk.errors import EnrolmentError, NoFaceError, NoInkError, WeightsError
+from uvsdk.errors import NoInkError, WeightsError
 from uvsdk.inference import embed
-from uvsdk.modality import Sample
-from uvsdk.storage import MemoryStore
 from uvsdk.verify import verify
 
 
@@ -49,7 +43,6 @@ def _voice() -> Case:
     return Case(bundle, reliability.recordings(folder, 10, (1.6, 2.6)), 80)
 
 
-@functools.cache
 def _face() -> Case:
     sface = pytest.importorskip("uvsdk.sface", reason="making a face bundle needs the train extra")
     archive = real_data.file("lfw_fold1_originals.tar")
@@ -106,41 +99,3 @@ def test_a_sample_with_nothing_in_it_is_an_error_and_never_accepted() -> None:
     blank = np.full((32, 32), 255, np.uint8)
     with pytest.raises(NoInkError):
         verify(blank, template, model=shipped(), threshold=reliability.THRESHOLD)
-
-
-@pytest.fixture(scope="module")
-def face() -> Case:
-    return _face()
-
-
-def test_a_picture_without_a_face_is_an_error_and_never_accepted(face: Case) -> None:
-    template = reliability.template_of(face.bundle, face.samples[0])
-    for picture in (
-        np.full((250, 250, 3), 127, np.uint8),
-        np.random.default_rng(0).integers(0, 256, (250, 250, 3), np.uint8),
-        np.zeros((64, 64), np.uint8),
-    ):
-        with pytest.raises(NoFaceError):
-            verify(picture, template, model=face.bundle, threshold=replace(reliability.THRESHOLD, score=-1.0))
-
-
-def test_a_face_is_found_whichever_way_up_the_picture_lies(face: Case) -> None:
-    for photograph in face.samples[:4]:
-        upright = np.asarray(Image.open(io.BytesIO(photograph)).convert("RGB"))
-        expected = embed(upright, face.bundle).embedding
-        for quarters in (1, 2, 3):
-            turned = embed(np.ascontiguousarray(np.rot90(upright, quarters)), face.bundle)
-            assert float(turned.embedding @ expected) > 0.9, quarters
-
-
-def test_one_picture_without_a_face_does_not_fail_the_others(face: Case) -> None:
-    pictures: list[Sample] = list(reliability.photographs_of_one(real_data.file("lfw_fold1_originals.tar"), 4))
-    pictures.insert(1, np.full((250, 250, 3), 127, np.uint8))
-    store = MemoryStore()
-    enrolled = enroll("one", pictures, model=face.bundle, store=store)
-    assert [report.accepted for report in enrolled.samples] == [True, False, True, True, True]
-    assert "no face" in enrolled.samples[1].reason
-    assert enrolled.template.samples == 4
-    with pytest.raises(EnrolmentError, match="no face"):
-        enroll("two", [pictures[1]] * 3, model=face.bundle, store=store)
-    assert store.users() == ("one",)

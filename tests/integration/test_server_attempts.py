@@ -417,6 +417,17 @@ def test_a_caller_may_be_stricter_and_not_laxer(server: RunningServer) -> None:
     assert [item["whose"] for item in server.ask("GET", "/v1/attempts").json()["attempts"]] in ([], ["caller"])
 
 
+def test_an_acceptance_at_a_higher_rate_takes_no_failure_back(server: RunningServer) -> None:
+    device = joined(server)
+    for _ in range(3):
+        assert not server.ask("POST", "/v1/verify", json=probe(device, right=False)).json()["accepted"]
+    for fmr, left in ((0.9, 3), (0.005, 0)):
+        assert server.ask("POST", "/v1/verify", json={**probe(device, right=True), "fmr": fmr}).json()["accepted"]
+        listed = server.ask("GET", "/v1/attempts").json()["attempts"]
+        assert [item["failures"] for item in listed] == [left] * len(listed)
+        assert bool(listed) == bool(left)
+
+
 def test_ten_blank_pages_are_one_failure(server: RunningServer) -> None:
     device = joined(server)
     for _ in range(10):

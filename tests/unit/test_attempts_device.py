@@ -341,6 +341,19 @@ def test_no_policy_counts_nothing(store: EncryptedStore, bundle: Bundle) -> None
     assert not list(store.folder.rglob(ATTEMPTS))
 
 
+def test_an_acceptance_at_a_higher_rate_takes_no_failure_back(store: EncryptedStore, bundle: Bundle) -> None:
+    """Enrolled at 1 %, Ana is accepted at 40 % with a probe that 1 % rejects; that must not clear her count."""
+    runtime = Runtime(store, bundle, clock=Clock())
+    # 1 % of the impostors score above about 0.49, 40 % above about 0.1; this probe scores 0.3.
+    probe = b"0.3 0.954 0"
+    for _ in range(3):
+        assert not runtime.verify("ana", probe).accepted
+    assert runtime.verify("ana", probe, fmr=0.4).accepted
+    assert read_attempts(store, "ana").failures == read_attempts(store).failures == 3
+    assert runtime.verify("ana", b"1 0 0", fmr=0.005).accepted
+    assert read_attempts(store, "ana").failures == read_attempts(store).failures == 0
+
+
 def test_searches_that_name_nobody_count_for_the_device(store: EncryptedStore, bundle: Bundle) -> None:
     """Else `identify` would be a way to try probes without end."""
     clock = Clock()

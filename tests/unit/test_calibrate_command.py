@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,12 @@ import pytest
 
 from uvsdk.bundle import Bundle
 from uvsdk.cli import main
+from uvsdk.enroll import enroll
+from uvsdk.errors import ThresholdError
+from uvsdk.scoring.personal import personal_threshold
+from uvsdk.storage import MemoryStore
+from uvsdk.verify import verify
+from uvsdk_device.reembedding import is_current, remade
 
 MakeBundle = Callable[..., Bundle]
 
@@ -80,3 +87,48 @@ def test_one_sample_each_gives_impostor_scores(
 def test_the_same_seed_gives_the_same_bytes(people: Path, identity_bundle: MakeBundle) -> None:
     first = calibrated(people, identity_bundle()).to_bytes()
     assert calibrated(people, identity_bundle()).to_bytes() == first
+
+
+def test_enrolment_verification_and_re_embedding_decide_by_the_ratio(people: Path, identity_bundle: MakeBundle) -> None:
+    bundle = calibrated(people, identity_bundle())
+    store = MemoryStore()
+    own = [path.read_bytes() for path in sorted((people / "p03").iterdir())]
+    template = enroll("ana", own[:3], model=bundle, store=store, fmr=0.1).template
+    assert template.threshold is not None
+    assert template.threshold.scale == "llr"
+    decision = verify(own[4], template, model=bundle)
+    assert decision.llr is not None
+    assert decision.value == decision.llr
+    assert decision.accepted
+    assert verify(own[4], template, model=bundle, fmr=0.2).threshold.fmr == 0.2
+    assert bundle.calibration is not None
+    assert bundle.calibration.ratio is not None
+    # Made again from its features it is the same template, with the same threshold.
+    assert is_current(template, bundle)
+    assert remade(template, store.features("ana"), bundle) == template
+    # Calibrated anew with other trials, the old ratio is no longer current; without one, nothing is lost.
+    fewer = replace(bundle.calibration.ratio, trials=100)
+    assert not is_current(template, bundle.with_calibration(replace(bundle.calibration, ratio=fewer)))
+    assert not is_current(template, bundle.with_calibration(replace(bundle.calibration, ratio=None)))
+
+
+def test_ones_own_samples_raise_the_ratio_too(people: Path, identity_bundle: MakeBundle) -> None:
+    calibration = calibrated(people, identity_bundle()).calibration
+    assert calibration is not None
+    start = calibration.threshold(0.5, "llr")
+    alike = np.tile(np.array([[1.0, 0.0, 0.0]], np.float32), (20, 1))
+    raised = personal_threshold(start, calibration, alike)
+    # Twenty equal samples all have the ratio of a sample with itself, and the threshold goes up to that.
+    assert raised.score == pytest.approx(calibration.llr(alike[0], alike[0], {}, {}))
+    assert raised.score > start.score
+    assert raised.scale == "llr"
+    assert raised.interval == calibration.interval(raised.score, "llr")
+    trained = personal_threshold(start, calibration, alike, template=alike[0])
+    assert trained.score == pytest.approx(raised.score)
+    assert personal_threshold(start, calibration, alike[:19]) is start
+    # Where the ratio is held to the highest the trials can show, so is the threshold, or nobody would reach it.
+    assert calibration.ratio is not None
+    held = replace(calibration, ratio=replace(calibration.ratio, highest=1.0))
+    assert personal_threshold(start, held, alike).score == 1.0
+    with pytest.raises(ThresholdError, match="highest ratio there is"):
+        held.threshold(0.01, "llr")

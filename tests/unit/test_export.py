@@ -21,7 +21,7 @@ from uvsdk.backbones import Backbone
 from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError, SettingsError, WeightsError, WeightsNotFoundError
 from uvsdk.export import PARITY, export_bundle, parity
-from uvsdk.sface import sface_bundle
+from uvsdk.sface import Precision, sface_bundle
 
 
 def exported(backbone: Backbone, *, exact: bool = False) -> Bundle:
@@ -40,9 +40,9 @@ def pretrained(name: str) -> Backbone:
         pytest.skip(f"weights are not here: {error}")
 
 
-def sface() -> Bundle:
+def sface(precision: Precision = "int8") -> Bundle:
     try:
-        return sface_bundle()
+        return sface_bundle(precision=precision)
     except WeightsNotFoundError as error:
         pytest.skip(f"weights are not here: {error}")
 
@@ -171,7 +171,7 @@ def test_inception_keeps_batchnorm_trainable_and_its_statistics_fixed() -> None:
 @pytest.mark.data
 def test_sface_equals_the_file_it_was_made_from() -> None:
     views = faces(4, 112)
-    bundle = sface()
+    bundle = sface("float32")
     assert bundle.theta.size == 0
     assert bundle.manifest.parameters == ()
     model = onnx.load(weights.find("sface"))

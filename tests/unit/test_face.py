@@ -167,8 +167,8 @@ def test_the_views_of_one_face_are_averaged_by_confidence() -> None:
     assert face.landmarks[:, 1].tolist() == pytest.approx([0.0] * 5, abs=1e-4)
 
 
-def detection(width: float) -> detector.Detection:
-    return detector.Detection(np.array([0, 0, width, width], np.float32), np.zeros((5, 2), np.float32), 0.9)
+def detection(width: float, left: float = 0, top: float = 0) -> detector.Detection:
+    return detector.Detection(np.array([left, top, width, width], np.float32), np.zeros((5, 2), np.float32), 0.9)
 
 
 def test_which_face_is_meant() -> None:
@@ -181,6 +181,28 @@ def test_which_face_is_meant() -> None:
         choose([detection(60), detection(40)], picture, 32)
     passer_by = [detection(60), detection(30)]
     assert choose(passer_by, picture, 32) is passer_by[0]
+    assert choose(passer_by, picture, 32, "largest") is passer_by[0]
+    with pytest.raises(SeveralFacesError, match=r"2 faces \(60 and 30 pixels"):
+        choose(passer_by, picture, 32, "only")
+    # The middle of 100 x 80 is (49.5, 39.5): of equals, the nearer one; a far smaller one there does not count.
+    corner, middle, small = detection(60), detection(40, left=30, top=20), detection(30, left=35, top=25)
+    assert choose([corner, middle, small], picture, 32, "largest") is middle
+    assert choose([corner, small], picture, 32, "largest") is corner
+
+
+def test_a_window_turns_about_its_face() -> None:
+    # Scale 2 and a quarter turn anticlockwise about (10, 20) into a window of 9: the centre comes to (4, 4), and what
+    # was to its right, at (11, 20), comes to lie above it, 2 pixels up (y points down).
+    seen = detector._turn((10.0, 20.0), 2.0, 90.0, 9)
+    assert seen[:, :2] @ (10, 20) + seen[:, 2] == pytest.approx([4, 4])
+    assert seen[:, :2] @ (11, 20) + seen[:, 2] == pytest.approx([4, 2])
+
+
+def test_lean_and_centre_by_hand() -> None:
+    eyes = np.array([[10, 10], [20, 20], [0, 0], [0, 0], [0, 0]], np.float32)
+    face = detector.Detection(np.array([10, 20, 30, 40], np.float32), eyes, 0.9)
+    assert face.roll_degrees == pytest.approx(45)
+    assert face.centre.tolist() == [25, 40]
 
 
 # Real faces

@@ -164,10 +164,13 @@ def test_a_photo_that_lost_its_orientation(turn: Image.Transpose, bundle: Bundle
 
 @pytest.mark.parametrize("degrees", [-30, -15, 15, 30])
 def test_a_head_that_leans(degrees: float, bundle: Bundle) -> None:
-    for files in list(people().values())[:3]:
+    # Without a second look at the face, 25 degrees leave a cosine of 0.70 on average and 0.52 for one in ten.
+    kept = []
+    for files in list(people().values())[:6]:
         photo = image.decode(files[0], LIMITS)
-        leaning = photo.rotate(degrees, Image.Resampling.BICUBIC)
-        assert vector(leaning, bundle) @ vector(photo, bundle) > 0.75
+        kept.append(float(vector(photo.rotate(degrees, Image.Resampling.BICUBIC), bundle) @ vector(photo, bundle)))
+    assert np.mean(kept) > 0.8
+    assert min(kept) > 0.6
 
 
 def test_animations_give_their_first_picture(photo: Image.Image, bundle: Bundle) -> None:

@@ -14,7 +14,8 @@ from uvsdk.enroll import enroll
 from uvsdk.errors import ModelMismatchError, SampleError, SettingsError, ThresholdError, UndecodableSampleError
 from uvsdk.gallery import Gallery
 from uvsdk.identify import SearchThreshold, cohort_threshold, identify, search_threshold, threshold_for
-from uvsdk.scoring import Calibration
+from uvsdk.modality.contract import Captured
+from uvsdk.scoring import Calibration, Presentation
 from uvsdk.scoring.cohort import Cohort
 from uvsdk.scoring.conditions import CONDITIONS
 from uvsdk.storage import MemoryStore
@@ -148,6 +149,28 @@ def test_one_person_under_two_names_is_nobody_by_name(bundle: Bundle) -> None:
         assert found.tied == 2
     # The tie is of no interest below the threshold.
     assert identify(b"0 0 1", gallery, model=bundle).outcome == "rejected"
+
+
+class Detector:
+    name, modality = "by hand", "numbers"
+
+    def __init__(self, score: float, modality: str = "numbers") -> None:
+        self.score, self.modality = score, modality
+
+    def assess(self, captured: Captured, embedding: Float32) -> Presentation:
+        return Presentation(self.name, self.score, 0.5, ("it is a photograph",) if self.score < 0.5 else ())
+
+
+def test_an_attack_names_nobody(bundle: Bundle) -> None:
+    gallery = people(bundle)
+    live = identify(b"1 0 0", gallery, model=bundle, detectors=[Detector(1.0)])
+    assert live.user_id == "ana"
+    assert "presentation:by hand" in live.timings_s
+    attack = identify(b"1 0 0", gallery, model=bundle, detectors=[Detector(0.0)])
+    assert (attack.user_id, attack.outcome) == (None, "rejected")
+    assert attack.presentations[0].reasons == ("it is a photograph",)
+    with pytest.raises(SettingsError, match="looks at face samples"):
+        identify(b"no numbers", gallery, model=bundle, detectors=[Detector(1.0, "face")])
 
 
 def test_an_empty_gallery_rejects(bundle: Bundle) -> None:

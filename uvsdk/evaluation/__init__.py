@@ -13,5 +13,6 @@ comparisons are made, :mod:`~uvsdk.evaluation.acquisition` reads the samples, :m
 :mod:`~uvsdk.evaluation.calibrated` look at groups of people, at poor samples and at the bundle's own thresholds,
 :mod:`~uvsdk.evaluation.summary` gathers all of it, :mod:`~uvsdk.evaluation.record` turns it into JSON, and
 :mod:`~uvsdk.evaluation.plots`, :mod:`~uvsdk.evaluation.report` and :mod:`~uvsdk.evaluation.pages` into what a person
-looks at (they need the ``evaluate`` extra).
+looks at (they need the ``evaluate`` extra). Presentation attack detectors have rates and terms of their own (ISO/IEC
+30107-3): :mod:`~uvsdk.evaluation.presentation`.
 """

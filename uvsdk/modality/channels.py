@@ -50,7 +50,8 @@ class Moments:
         if not alive.any():
             alive[:] = True
         signs = np.where(alive, np.where(opposed & alive, -1.0, 1.0), 0.0)
-        return (signs / alive.sum()).astype(np.float32)
+        weights: Float32 = (signs / alive.sum()).astype(np.float32)
+        return weights
 
 
 def mixed(pcm: Float32) -> Float32:

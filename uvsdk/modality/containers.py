@@ -72,7 +72,7 @@ def _caf_ends_early(data: bytes) -> bool:
     while position + 12 <= len(data):
         kind, length = struct.unpack_from(">4sq", data, position)
         if kind == b"data":
-            return length >= 0 and position + 12 + length > len(data)
+            return int(length) >= 0 and position + 12 + int(length) > len(data)
         if length < 0:
             return True
         position += 12 + length

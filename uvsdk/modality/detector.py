@@ -70,7 +70,7 @@ class Detection:
     @property
     def centre(self) -> Float32:
         """The middle of the box, (2,)."""
-        return self.box[:2] + self.box[2:] / 2
+        return np.asarray(self.box[:2] + self.box[2:] / 2, np.float32)
 
     @property
     def roll_degrees(self) -> float:

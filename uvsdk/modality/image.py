@@ -113,7 +113,7 @@ def _from_array(pixels: Array, limits: Limits) -> Image.Image:
         )
     _check_pixels(pixels.shape[1], pixels.shape[0], limits)
     if pixels.dtype == np.bool_:
-        pixels = pixels * np.uint8(255)
+        pixels = np.asarray(pixels, np.uint8) * np.uint8(255)
     elif pixels.dtype != np.uint8:
         if pixels.dtype.kind not in "uif":
             raise UndecodableSampleError(

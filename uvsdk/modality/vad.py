@@ -40,7 +40,7 @@ class Speech:
 
 
 def detect(
-    power: Float32, session: Session, *, start: float = 0.35, stop: float = 0.2, margin_s: float = 0.15
+    power: Float32, session: Session, *, start: float = 0.3, stop: float = 0.15, margin_s: float = 0.15
 ) -> Speech:
     """Find speech in a recording.
 

@@ -152,6 +152,11 @@ class Calibration:
         score = float(np.nextafter(blocked, np.float32(np.inf)))
         if scale == "cosine":
             score = min(score, 1.0 + 1e-6)
+        elif score > self._needed().highest:
+            raise ThresholdError(
+                f"more than {fmr:g} of the impostor trials have the highest ratio there is, so no threshold has that rate; "
+                "ask for a higher rate, or calibrate with more people"
+            )
         return Threshold(score, fmr, trials, self.interval(score, scale), self.model_version, scale)
 
 

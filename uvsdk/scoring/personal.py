@@ -50,7 +50,10 @@ def personal_threshold(
     if len(embeddings) < GENUINE_SAMPLES:
         return threshold
     if threshold.scale == "llr":
-        score = genuine_threshold(own_ratios(calibration, embeddings, template, conditions), bounds=None)
+        # A ratio above the highest there is would accept nobody.
+        highest = math.inf if calibration.ratio is None else calibration.ratio.highest
+        ratios = own_ratios(calibration, embeddings, template, conditions)
+        score = genuine_threshold(ratios, bounds=(-math.inf, highest))
     else:
         scores = leave_one_out(embeddings) if template is None else embeddings.astype(np.float64) @ template
         score = genuine_threshold(scores)
@@ -89,7 +92,7 @@ def leave_one_out(embeddings: Float32) -> Float64:
 
 
 def genuine_threshold(
-    scores: Float64, rate: float = GENUINE_RATE, *, bounds: tuple[float, float] | None = (-1.0, 1.0)
+    scores: Float64, rate: float = GENUINE_RATE, *, bounds: tuple[float, float] = (-1.0, 1.0)
 ) -> float:
     """tau_TPR: the score that a fraction ``rate`` of genuine ``scores`` reaches (SPEC 6.4).
 
@@ -102,7 +105,7 @@ def genuine_threshold(
     """
     ordered = np.sort(scores)
     place = math.floor(len(ordered) * (1.0 - rate) + 1e-9)  # 10 * (1 - 0.9) is a hair below 1
-    low, high = bounds or (-math.inf, math.inf)
+    low, high = bounds
     if place == 0:
         return max(float(ordered[0]) - 1e-6, low)
     return min(float(np.nextafter(ordered[place - 1], math.inf)), high)

@@ -27,7 +27,7 @@ from uvsdk.scoring.intervals import clopper_pearson
 FMR = 0.01
 PRIOR = 0.01
 RESAMPLES = 200
-MEASURED = (recordings.FULL, *recordings.CONDITIONS_MEASURED, recordings.BROWN)
+MEASURED = (recordings.FULL, *recordings.CUTS, *recordings.MADE_BY_CALIBRATE, recordings.BROWN)
 COLUMNS = (
     "measured_half", "variant", "template", "probe", "people", "impostor_trials", "genuine_trials", "threshold",
     "fmr", "fmr_low", "fmr_high", "fmr_people_low", "fmr_people_high", "fnmr", "eer", "act_dcf", "min_dcf", "cllr",

@@ -1,9 +1,9 @@
 """Error rates of several groups of people together, with intervals over people, and differences of two models.
 
-People are resampled, not trials: one resample draws as many people of each group as it has, with replacement; a
-genuine trial then counts as often as its person was drawn, an impostor trial as often as the template's person times
-the probe's. Of two models the same people are drawn, so that what both find hard cancels. Trials are within a group;
-a pooled rate is the mean over the groups, for each has a model, and so a threshold, of its own.
+People are resampled, not trials: one resample draws as many people as there are, with replacement; a genuine trial
+then counts as often as its person was drawn, an impostor trial as often as the template's person times the probe's. Of
+two models the same people are drawn, so that what both find hard cancels. Trials are within a group; a pooled rate is
+the mean over the groups, for each has a model, and so a threshold, of its own.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from uvsdk.arrays import Float64, Int64
+from uvsdk.arrays import Bool, Float64, Int64
 
-_RESAMPLES = 1000
+_RESAMPLES = 400
 _CONFIDENCE = 0.95
 
 
@@ -26,32 +26,47 @@ class Scores:
     names: tuple[str, ...]
     probes: tuple[Float64, ...]
 
-    def eer(self, counts: Int64 | None = None) -> float:
-        """The equal error rate, a fraction; ``counts`` says how often each person was drawn."""
-        drawn = np.ones(len(self.names), np.int64) if counts is None else counts
+    def sorted(self) -> Sorted:
+        """All comparisons in the order of their scores, so that a resample need not sort."""
         scores = np.concatenate(self.probes)
         owners = np.repeat(np.arange(len(self.names)), [len(rows) for rows in self.probes])
-        genuine = owners[:, None] == np.arange(len(self.names))
-        weights = np.where(genuine, drawn[owners][:, None], drawn[owners][:, None] * drawn[None, :])
-        return weighted_eer(scores.ravel(), genuine.ravel(), weights.ravel())
+        order = np.argsort(scores.ravel(), kind="stable")
+        probe, template = order // len(self.names), order % len(self.names)
+        last = np.append(np.diff(scores.ravel()[order]) > 0, True)  # equal scores fall together
+        return Sorted(owners[probe], template, last, len(self.names))
+
+    def eer(self) -> float:
+        """The equal error rate, a fraction."""
+        return self.sorted().eer(np.ones(len(self.names), np.int64))
 
 
-def weighted_eer(scores: Float64, genuine: np.ndarray, weights: np.ndarray) -> float:
-    """Where the weighted false match and false non-match rates meet, between two thresholds on a line.
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """Whose probe was compared with whose template, by ascending score; ``last`` marks the last of equal scores."""
 
-    >>> weighted_eer(np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, False, True, False]), np.ones(4))
-    0.5
-    """
-    order = np.argsort(scores, kind="stable")
-    own = np.where(genuine, weights, 0)[order].cumsum(dtype=np.float64)
-    other = np.where(genuine, 0, weights)[order].cumsum(dtype=np.float64)
-    last = np.append(np.diff(scores[order]) > 0, True)  # equal scores fall together
-    fnmr = np.concatenate([[0.0], own[last] / own[-1]])
-    fmr = np.concatenate([[1.0], 1.0 - other[last] / other[-1]])
-    place = int(np.argmax(fnmr >= fmr))
-    before, after = fmr[place - 1] - fnmr[place - 1], fnmr[place] - fmr[place]
-    share = before / (before + after)
-    return float(fnmr[place - 1] + share * (fnmr[place] - fnmr[place - 1]))
+    probe: Int64
+    template: Int64
+    last: Bool
+    people: int
+
+    def eer(self, counts: Int64) -> float:
+        """Where the false match and the false non-match rate meet; ``counts`` says how often each person was drawn.
+
+        >>> scores = Scores(("a", "b"), (np.array([[0.9, 0.8]]), np.array([[0.1, 0.7]])))
+        >>> scores.eer()  # at 0.75 one genuine of two, 0.7, is below, and one impostor of two, 0.8, above
+        0.5
+        """
+        genuine = self.probe == self.template
+        drawn = counts[self.probe]
+        weights = np.where(genuine, drawn, drawn * counts[self.template])
+        own = np.where(genuine, weights, 0).cumsum(dtype=np.float64)
+        other = np.where(genuine, 0, weights).cumsum(dtype=np.float64)
+        fnmr = np.concatenate([[0.0], own[self.last] / own[-1]])
+        fmr = np.concatenate([[1.0], 1.0 - other[self.last] / other[-1]])
+        place = int(np.argmax(fnmr >= fmr))
+        before, after = fmr[place - 1] - fnmr[place - 1], fnmr[place] - fmr[place]
+        share = before / (before + after)
+        return float(fnmr[place - 1] + share * (fnmr[place] - fnmr[place - 1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +81,38 @@ class Figure:
 
 def interval(groups: Sequence[Scores]) -> Figure:
     """The equal error rate, the mean over ``groups``."""
-    return _figure("eer", _mean(groups, None), [_mean(groups, counts) for counts in _draws(groups)])
+    ordered = [group.sorted() for group in groups]
+    return _figure("eer", _mean(ordered, _once(groups)), [_mean(ordered, counts) for counts in _draws(groups)])
 
 
 def gain(before: Sequence[Scores], after: Sequence[Scores]) -> Figure:
     """By how much the equal error rate fell; above 0 where ``after`` is better."""
 
-    def fallen(counts: Sequence[Int64] | None) -> float:
-        return _mean(before, counts) - _mean(after, counts)
+    old, new = [group.sorted() for group in before], [group.sorted() for group in after]
 
-    return _figure("gain", fallen(None), [fallen(counts) for counts in _draws(before)])
+    def fallen(counts: Sequence[Int64]) -> float:
+        return _mean(old, counts) - _mean(new, counts)
+
+    return _figure("gain", fallen(_once(before)), [fallen(counts) for counts in _draws(before)])
 
 
-def _mean(groups: Sequence[Scores], counts: Sequence[Int64] | None) -> float:
-    drawn = [None] * len(groups) if counts is None else counts
-    return float(np.mean([group.eer(count) for group, count in zip(groups, drawn, strict=True)]))
+def _mean(groups: Sequence[Sorted], counts: Sequence[Int64]) -> float:
+    return float(np.mean([group.eer(count) for group, count in zip(groups, counts, strict=True)]))
+
+
+def _once(groups: Sequence[Scores]) -> list[Int64]:
+    return [np.ones(len(group.names), np.int64) for group in groups]
 
 
 def _draws(groups: Sequence[Scores]) -> list[list[Int64]]:
-    """How often each person is drawn in each resample; those with one person only are drawn again."""
+    """How often each person of each group is drawn in each resample; who is in several groups is drawn for all."""
+    people = sorted({name for group in groups for name in group.names})
+    places = [np.searchsorted(people, group.names) for group in groups]
     rng, found = np.random.default_rng(0), list[list[Int64]]()
     while len(found) < _RESAMPLES:
-        sizes = [len(group.names) for group in groups]
-        counts = [np.bincount(rng.integers(0, size, size), minlength=size) for size in sizes]
-        if all(np.count_nonzero(count) > 1 for count in counts):
+        drawn = np.bincount(rng.integers(0, len(people), len(people)), minlength=len(people))
+        counts = [drawn[place] for place in places]
+        if all(np.count_nonzero(count) > 1 for count in counts):  # one person alone meets no impostor
             found.append(counts)
     return found
 

@@ -24,7 +24,7 @@ from uvsdk import graphs, weights
 from uvsdk.arrays import Float32, UInt8
 from uvsdk.modality import alignment
 from uvsdk.sface import float_graph
-from uvsdk.sface_layers import fold
+from uvsdk.sface.layers import fold
 
 FOLD = 4
 BATCH = 16

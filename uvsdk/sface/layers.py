@@ -79,9 +79,9 @@ def _layer(
     convolution: NodeProto, normalisation: NodeProto, activation: NodeProto, constants: dict[str, np.ndarray]
 ) -> Layer:
     weight = np.asarray(constants[convolution.input[1]], np.float64)
-    settings = {item.name: list(item.ints) or item.i for item in convolution.attribute}
+    group = next(int(item.i) for item in convolution.attribute if item.name == "group")
+    settings = {item.name: [int(number) for number in item.ints] for item in convolution.attribute}
     size, stride = weight.shape[2], settings["strides"][0]
-    group = settings["group"]
     usual = {"dilations": [1, 1], "kernel_shape": [size] * 2, "pads": [size // 2] * 4, "strides": [stride] * 2}
     if len(convolution.input) != 2 or {name: settings[name] for name in usual} != usual:
         raise ValueError(f"{convolution.name} is not a plain convolution")

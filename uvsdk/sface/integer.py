@@ -24,9 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from uvsdk.arrays import Array, Float64
+from uvsdk.arrays import Array, Float64, Int64
 from uvsdk.errors import WeightsError
-from uvsdk.sface_layers import Layer, Projection
+from uvsdk.sface.layers import Layer, Projection
 
 # Where `a x` is convolved by itself: there it costs little more than the 1x1 convolution, and x needs no codes for
 # values that the PReLU shrinks, which are most of what is lost. The distance to the float embedding (1 - cosine, LFW)
@@ -90,11 +90,8 @@ def integer_graph(layers: Sequence[Layer], projection: Projection, ranges: Range
     side = _SIDE
     for index, layer in enumerate(layers):
         after = layers[index + 1].weight if index + 1 < len(layers) else projection.weight
-        shape = (len(layer.bias),) if after.shape[1] == 1 else (1, len(layer.bias))
-        importance = np.square(after).reshape(after.shape[0], after.shape[1], -1).sum(axis=2)
         twice = index < _CONVOLVED_TWICE or layer.depthwise
-        per_channel = importance.reshape(-1) if len(shape) == 1 else importance.sum(axis=0)
-        channels = _channels(layer, ranges.low[index], ranges.high[index], per_channel, twice)
+        channels = _channels(layer, ranges.low[index], ranges.high[index], _importance(after), twice)
         side = -(-side // layer.stride)
         codes = graph.layer(index, layer, channels, codes, gains, side)
         gains = channels.gain / channels.turn
@@ -121,6 +118,13 @@ class _Channels:
     twice: bool
 
 
+def _importance(after: Float64) -> Float64:
+    """The energy of each channel's weights in the layer after, (channels,)."""
+    energy = np.square(after).sum(axis=(2, 3))
+    # A depthwise convolution (out, 1, k, k) has a channel per output, others (out, in, k, k) one per input.
+    return np.asarray(energy[:, 0] if after.shape[1] == 1 else energy.sum(axis=0), np.float64)
+
+
 def _channels(layer: Layer, low: Float64, high: Float64, importance: Float64, twice: bool) -> _Channels:
     turned = layer.slope > 1.0
     slope = np.where(turned, 1.0 / np.where(turned, layer.slope, 1.0), layer.slope)
@@ -145,7 +149,7 @@ class _Graph:
         self.constants: list[TensorProto] = []
         self.zero = ""
 
-    def constant(self, name: str, value: Array) -> str:
+    def constant(self, name: str, value: Array | np.generic) -> str:
         self.constants.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
@@ -181,7 +185,7 @@ class _Graph:
         if channels.twice:
             turned = stored * sign[:, None, None, None]
             self._convolution(f"{name}_ax", convolve, turned, scale * size, offset * sign)
-            self._maximum(name)
+            self._maximum(f"{name}_x", name)
         else:
             self._slope(name, zero, side, sign, size)
         self.zero = zero
@@ -239,29 +243,26 @@ class _Graph:
             )
         )
 
-    def _slope(self, name: str, zero: str, side: int, sign: Array, size: Float64) -> None:
+    def _slope(self, name: str, zero: str, side: int, sign: Int64, size: Float64) -> None:
         """``a x`` as a 1x1 convolution over neighbouring pixels taken together."""
-        together = max(
-            count for count in range(1, side + 1) if side % count == 0 and count * len(sign) <= _PACKED_CHANNELS
-        )
+        most = max(1, _PACKED_CHANNELS // len(sign))
+        together = max(count for count in range(1, side + 1) if side % count == 0 and count <= most)
         sign, size = np.tile(sign, together), np.tile(size, together)
-        packed = f"{name}_x"
-        if together > 1:
-            packed = self._reshaped(packed, side, side // together, len(sign))
-            self.nodes[-1].output[0] = packed = f"{name}_packed"
-        weight = (64.0 * sign)[:, None, None, None]
+        packed = self._reshaped(f"{name}_x", side, side // together, len(sign))
+        weight = np.asarray(64.0 * sign, np.float64)[:, None, None, None]
         self._convolution(f"{name}_ax", (packed, zero, zero, 1, len(sign)), weight, size / 64, np.zeros(len(sign)))
-        self._maximum(name, packed)
+        self._maximum(packed, name)
 
-    def _maximum(self, name: str, left: str = "") -> None:
-        self.nodes.append(helper.make_node("Max", [left or f"{name}_x", f"{name}_ax"], [f"{name}_y"]))
+    def _maximum(self, codes: str, name: str) -> None:
+        self.nodes.append(helper.make_node("Max", [codes, f"{name}_ax"], [f"{name}_y"]))
 
     def _reshaped(self, codes: str, height: int, width: int, channels: int) -> str:
+        """The same bytes under another shape."""
         shape = f"shape_{height}_{width}_{channels}"
         if shape not in {constant.name for constant in self.constants}:
             self.constant(shape, np.array([0, height, width, channels], np.int64))
-        self.nodes.append(helper.make_node("Reshape", [codes, shape], [f"{codes}_unpacked"]))
-        return f"{codes}_unpacked"
+        self.nodes.append(helper.make_node("Reshape", [codes, shape], [f"{codes}_viewed"]))
+        return f"{codes}_viewed"
 
 
 def _quantised(weight: Float64, *, pairs: bool) -> tuple[Float64, Float64]:
