@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from PIL import Image
 
 from tests import modality_graphs
 from uvsdk import Capture, MemoryStore, errors, modality
@@ -24,6 +25,8 @@ from uvsdk.enroll import enroll
 from uvsdk.federation.guards import check_unit_vector
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.modality import Limits
+from uvsdk.modality.detector import Detection
+from uvsdk.modality.face import choose
 from uvsdk.presentation.challenge import Challenges
 from uvsdk.privacy.sealing import Binding, Envelope, seal
 from uvsdk.scoring import Calibration, Requirement, Threshold, assess
@@ -75,8 +78,13 @@ def silence(_: Path) -> object:
 
 
 def no_face(_: Path) -> object:
-    graphs = modality_graphs.loaded("face", {})
-    return modality.get("face").prepare(np.full((240, 320, 3), 128, np.uint8), graphs)
+    return choose([], Image.new("RGB", (320, 240)), 32)
+
+
+def two_faces(_: Path) -> object:
+    landmarks = np.zeros((5, 2), np.float32)
+    faces = [Detection(np.array([0, 0, width, width], np.float32), landmarks, 0.9) for width in (92, 90)]
+    return choose(faces, Image.new("RGB", (320, 240)), 32)
 
 
 def blank_page(_: Path) -> object:
@@ -218,6 +226,7 @@ RAISED: dict[type[errors.UvsdkError], Callable[[Path], object]] = {
     errors.SampleTooLargeError: too_large,
     errors.NoSpeechError: silence,
     errors.NoFaceError: no_face,
+    errors.SeveralFacesError: two_faces,
     errors.NoInkError: blank_page,
     errors.LowQualityError: poor,
     errors.EnrolmentError: too_few,
@@ -243,8 +252,8 @@ RAISED: dict[type[errors.UvsdkError], Callable[[Path], object]] = {
     errors.EdgeOnlyError: edge_only,
     errors.StillRegisteredError: still_registered,
 }
-"""What raises each class. Without an entry: base classes that are never raised, what needs two faces or a server that
-changed, a download that was tampered with, and an installation without torch; their messages are copied by hand."""
+"""What raises each class. Without an entry: base classes that are never raised, a server that changed, a download that
+was tampered with, and an installation without torch; their messages are copied by hand."""
 
 
 def message(kind: type[errors.UvsdkError], folder: Path) -> str:

@@ -30,7 +30,9 @@ from typing import TYPE_CHECKING
 
 from uvsdk.enroll import Enrollment, enroll
 from uvsdk.errors import UvsdkError
-from uvsdk.scoring import Decision, Quality, Threshold
+from uvsdk.gallery import Gallery
+from uvsdk.identify import Identification, identify
+from uvsdk.scoring import Decision, Quality, Threshold, fuse
 from uvsdk.storage import MemoryStore
 from uvsdk.template import Template
 from uvsdk.verify import verify
@@ -38,6 +40,7 @@ from uvsdk.verify import verify
 if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
     from uvsdk.modality import Capture, Sample
+    from uvsdk.stream import VoiceStream
 
     __version__: str
 
@@ -46,13 +49,18 @@ __all__ = [
     "Capture",
     "Decision",
     "Enrollment",
+    "Gallery",
+    "Identification",
     "MemoryStore",
     "Quality",
     "Sample",
     "Template",
     "Threshold",
     "UvsdkError",
+    "VoiceStream",
     "enroll",
+    "fuse",
+    "identify",
     "verify",
 ]
 
@@ -67,6 +75,10 @@ def __getattr__(name: str) -> object:
         from uvsdk import modality
 
         return modality.Capture if name == "Capture" else modality.Sample
+    if name == "VoiceStream":
+        from uvsdk.stream import VoiceStream
+
+        return VoiceStream
     if name == "__version__":
         from importlib.metadata import version
 

@@ -93,7 +93,6 @@ def test_every_class_that_is_raised_has_a_message() -> None:
     never_by_function = set(classes().values()) - set(documented_errors.RAISED)
     assert {kind.__name__ for kind in never_by_function} == without | {
         "ChecksumError",
-        "SeveralFacesError",
         "TrainingUnavailableError",
         "UnapprovedConfigError",
     }

@@ -89,6 +89,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return fresh(request.getfixturevalue("postgres"))
 
 
+@pytest.fixture
+def sqlite(tmp_path: Path) -> str:
+    return f"sqlite+aiosqlite:///{tmp_path}/store.sqlite3"
+
+
 def test_the_policy_on_both_databases(url: str) -> None:
     async def check() -> None:
         async with opened(url) as setting:
@@ -133,9 +138,9 @@ def test_fifty_at_once_get_five_comparisons_and_the_right_person_all(url: str) -
     asyncio.run(check())
 
 
-def test_a_caller_who_tries_one_person_after_another_is_stopped(url: str) -> None:
+def test_a_caller_who_tries_one_person_after_another_is_stopped(sqlite: str) -> None:
     async def check() -> None:
-        async with opened(url, caller=3) as setting:
+        async with opened(sqlite, caller=3) as setting:
             for user in (USER, "b" * 64, USER):
                 assert not await setting.ask(False, user=user)
             with pytest.raises(TooManyAttemptsError, match="this caller"):
@@ -146,10 +151,10 @@ def test_a_caller_who_tries_one_person_after_another_is_stopped(url: str) -> Non
     asyncio.run(check())
 
 
-def test_disabled_until_the_operator_resets_it(url: str) -> None:
+def test_disabled_until_the_operator_resets_it(sqlite: str) -> None:
     async def check() -> None:
         policy = RetryPolicy(2, first_delay_s=1.0, longest_delay_s=1.0, disabled_at=3)
-        async with opened(url, person=policy) as setting:
+        async with opened(sqlite, person=policy) as setting:
             for _ in range(3):
                 assert not await setting.ask(False)
                 setting.clock.now += 10
@@ -164,9 +169,9 @@ def test_disabled_until_the_operator_resets_it(url: str) -> None:
     asyncio.run(check())
 
 
-def test_what_is_no_comparison(url: str) -> None:
+def test_what_is_no_comparison(sqlite: str) -> None:
     async def check() -> None:
-        async with opened(url) as setting:
+        async with opened(sqlite) as setting:
 
             async def raising(error: Exception) -> Decision:
                 raise error
@@ -184,9 +189,9 @@ def test_what_is_no_comparison(url: str) -> None:
     asyncio.run(check())
 
 
-def test_who_hangs_up_while_it_is_compared_is_counted_and_holds_nobody_up(url: str) -> None:
+def test_who_hangs_up_while_it_is_compared_is_counted_and_holds_nobody_up(sqlite: str) -> None:
     async def check() -> None:
-        async with opened(url) as setting:
+        async with opened(sqlite) as setting:
 
             async def endless() -> Decision:
                 await asyncio.sleep(3600)
@@ -216,9 +221,9 @@ def test_who_hangs_up_while_it_is_compared_is_counted_and_holds_nobody_up(url: s
     asyncio.run(check())
 
 
-def test_a_person_who_leaves_meanwhile_leaves_no_count(url: str) -> None:
+def test_a_person_who_leaves_meanwhile_leaves_no_count(sqlite: str) -> None:
     async def check() -> None:
-        async with opened(url) as setting:
+        async with opened(sqlite) as setting:
 
             async def leave() -> Decision:
                 from uvsdk_server.store import ledger

@@ -46,8 +46,8 @@ def resampled(pcm: np.ndarray, rate: int) -> np.ndarray:
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Relative difference of two sets of frames, averaged over time, which the start of a clip does not decide."""
-    first, second = a.mean(axis=0), b.mean(axis=0)
+    """Relative difference of the power in two sets of frames, to which pauses that one of them kept add nothing."""
+    first, second = a.sum(axis=0), b.sum(axis=0)
     return float(np.linalg.norm(first - second) / np.linalg.norm(first))
 
 

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     bundle.with_calibration(fitted.calibration).save(arguments.output)
-    trials = len(fitted.originals.impostor)
+    trials = len(fitted.calibration.impostor)
     print(f"{trials:,} impostor trials of {seen.people} people; {len(failures)} samples could not be used")
     if fitted.note:
         print(f"No likelihood ratio: {fitted.note}")
@@ -78,7 +78,7 @@ def _thresholds(fitted: Fitted, seed: int) -> list[str]:
         words = f"FMR {target:<7.2%}  {scale} threshold {found.score:.4f}  (95 % interval {low:.3%} – {high:.3%}"
         if fitted.originals.is_genuine.any():
             over = _over_people(fitted, found.score, seed)
-            words += f"; over people, originals alone, {over.value:.3%}, {over.low:.3%} – {over.high:.3%}"
+            words += f"; over people, good samples alone, {over.value:.3%}, {over.low:.3%} – {over.high:.3%}"
         lines.append(words + ")")
     return lines
 

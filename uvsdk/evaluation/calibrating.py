@@ -26,8 +26,11 @@ LEAST_PEOPLE: Final = 10
 LEAST_GENUINE: Final = 30
 """Genuine comparisons of original samples it is fitted to at least."""
 
-COHORT_TOP: Final = 100
-"""Cohort scores that AS-norm looks at, or half of the cohort where it is smaller."""
+COHORT_TOP: Final = 300
+"""Cohort scores that AS-norm looks at most."""
+
+COHORT_SHARE: Final = 1 / 3
+"""Share of a smaller cohort that it looks at."""
 
 _TRIALS_A_CELL = 4_000
 _KEPT_RATIOS = 20_000
@@ -40,7 +43,8 @@ class Fitted:
 
     Args:
         calibration: for exactly the model that made the observations.
-        originals: every comparison of original samples, scored on the calibration's scale.
+        originals: every comparison of original samples, scored on the calibration's scale; of a likelihood ratio
+            those within each half of the people, whom the other half's averages scored.
         note: why there is no likelihood ratio; empty where there is one.
     """
 
@@ -99,7 +103,8 @@ def fit(
 
     Every kind of template meets every kind of probe that life has: a good template and a probe of each copy, and both
     of the same copy; templates of one sample and, where people have several for enrolment, means of those. In each
-    such cell every pair of people counts the same.
+    such cell every pair of people counts the same. A likelihood ratio is fitted to trials within either half of the
+    people, compensated by the averages of the other half.
 
     Args:
         seen: of :func:`uvsdk.evaluation.observations.observe`.
@@ -126,12 +131,14 @@ def fit(
             raw.impostor, model_version=model_version, source=source, cohort=cohort if keep_cohort else None
         )
         return Fitted(plain, raw, _too_little(seen.people, genuine))
-    removed = _compensation(seen, min(directions, seen.people // 3))
-    normalisation = None
-    if as_norm:
-        normalisation = Normalisation.of(cohort, removed, max(2, min(COHORT_TOP, len(cohort.embeddings) // 2)))
-    scorer = _Scorer(removed, normalisation, cohort)
-    ratio = _ratio(list(_cells(seen, rng)), scorer, prior=prior, genuine=genuine, impostor=len(raw.impostor))
+    halves = _halves(seen, rng)
+    rank = min(directions, min(len(half) for half in halves) // 3)
+    # Compensation and cohort are of the other half: people whom the average holds look more different than strangers
+    # will, by 1 / (people - 1) in every score, and a threshold from their scores would let too many strangers in.
+    parts = [
+        _Part(seen.of(own), _scorer(seen.of(other), rank, as_norm=as_norm)) for own, other in (halves, halves[::-1])
+    ]
+    ratio, originals = _ratio(parts, _scorer(seen, rank, as_norm=as_norm), prior, rng)
     calibration = Calibration.from_scores(
         raw.impostor,
         model_version=model_version,
@@ -139,8 +146,7 @@ def fit(
         ratio=ratio,
         cohort=cohort if keep_cohort or as_norm else None,
     )
-    scores, rows = scorer(cell, ratio.surroundings)
-    return Fitted(calibration, replace(raw, scores=ratio.ratios(scores, rows)), "")
+    return Fitted(calibration, originals, "")
 
 
 def _too_little(people: int, genuine: int) -> str:
@@ -152,11 +158,10 @@ def _too_little(people: int, genuine: int) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Scorer:
-    """Scores the trials of a cell, genuine and impostor alike, nobody against a cohort that holds them."""
+    """Scores the trials of a cell, genuine and impostor alike."""
 
     removed: Compensation
     normalisation: Normalisation | None
-    cohort: Cohort
 
     def __call__(self, cell: _Cell, surroundings: Surroundings) -> tuple[Float64, Float64]:
         """Scores, float64 (n,), and features of the conditions, float64 (n, 1 + 3 k)."""
@@ -165,29 +170,57 @@ class _Scorer:
         # Row by row, since all pairs of a large set would not fit into memory side by side.
         scores = np.einsum("nd,nd->n", templates[a], probes[b])
         if self.normalisation is not None:
-            mean, deviation = self._side(templates, cell.template)
-            probe_mean, probe_deviation = self._side(probes, cell.probe)
+            mean, deviation = self.normalisation.side(templates)
+            probe_mean, probe_deviation = self.normalisation.side(probes)
             scores = ((scores - mean[a]) / deviation[a] + (scores - probe_mean[b]) / probe_deviation[b]) / 2
         first, second = surroundings.place(cell.template.conditions), surroundings.place(cell.probe.conditions)
         return scores, features(first[a], second[b])
 
-    def _side(self, vectors: Float64, side: _Side) -> tuple[Float64, Float64]:
-        assert self.normalisation is not None
-        return self.normalisation.side(vectors, self.cohort.person != side.person[:, None])
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """Half of the people, and what scores them: made of the other half, so that nobody is held against themselves."""
+
+    seen: Observations
+    scorer: _Scorer
 
 
-def _ratio(cells: list[_Cell], scorer: _Scorer, *, prior: float, genuine: int, impostor: int) -> LikelihoodRatio:
-    everywhere = {id(side): side.conditions for cell in cells for side in (cell.template, cell.probe)}
+def _halves(seen: Observations, rng: np.random.Generator) -> tuple[Int64, Int64]:
+    """People in two halves at random, those with many recordings evenly in both."""
+    people = np.unique(seen.person)
+    counts = np.array([len(np.unique(seen.recording[seen.person == person])) for person in people])
+    order = people[np.lexsort((rng.random(len(people)), -counts))]
+    return np.sort(order[::2]), np.sort(order[1::2])
+
+
+def _scorer(seen: Observations, rank: int, *, as_norm: bool) -> _Scorer:
+    removed = _compensation(seen, rank)
+    if not as_norm:
+        return _Scorer(removed, None)
+    cohort = _cohort(seen)
+    top = max(2, min(COHORT_TOP, round(COHORT_SHARE * len(cohort.embeddings))))
+    return _Scorer(removed, Normalisation.of(cohort, removed, top))
+
+
+def _ratio(
+    parts: list[_Part], final: _Scorer, prior: float, rng: np.random.Generator
+) -> tuple[LikelihoodRatio, Trials]:
+    """The ratio of every cell's trials within the halves, and the originals' trials under it."""
+    cells = [(part.scorer, cell) for part in parts for cell in _cells(part.seen, rng)]
+    everywhere = {id(side): side.conditions for _, cell in cells for side in (cell.template, cell.probe)}
     surroundings = Surroundings.seen([item for conditions in everywhere.values() for item in conditions])
-    scored = [scorer(cell, surroundings) for cell in cells]
+    scored = [scorer(cell, surroundings) for scorer, cell in cells]
     scores, rows = (np.concatenate([part[index] for part in scored]) for index in range(2))
-    own = np.concatenate([cell.is_genuine for cell in cells])
-    weights = np.concatenate([cell.weights() for cell in cells])
+    own = np.concatenate([cell.is_genuine for _, cell in cells])
+    weights = np.concatenate([cell.weights() for _, cell in cells])
     location, log_scale = fitting.fit_impostors(rows[~own], scores[~own], weights[~own])
     placed, widths = rows[~own] @ location, rows[~own] @ log_scale
+    originals = [_originals(part.seen) for part in parts]
+    genuine = sum(int(cell.is_genuine.sum()) for cell in originals)
+    impostor = sum(len(cell.is_genuine) for cell in originals) - genuine
     line = LikelihoodRatio(
-        compensation=scorer.removed,
-        top=0 if scorer.normalisation is None else scorer.normalisation.top,
+        compensation=final.removed,
+        top=0 if final.normalisation is None else final.normalisation.top,
         surroundings=surroundings,
         location=location,
         log_scale=log_scale,
@@ -205,7 +238,15 @@ def _ratio(cells: list[_Cell], scorer: _Scorer, *, prior: float, genuine: int, i
         z[own], z[~own], prior=prior, genuine_weights=weights[own], impostor_weights=weights[~own]
     )
     fitted = replace(line, slope=slope, offset=offset)
-    return replace(fitted, impostor=evenly(fitted.ratios(scores[~own], rows[~own]), _KEPT_RATIOS))
+    fitted = replace(fitted, impostor=evenly(fitted.ratios(scores[~own], rows[~own]), _KEPT_RATIOS))
+    shown = [fitted.ratios(*part.scorer(cell, surroundings)) for part, cell in zip(parts, originals, strict=True)]
+    people = max(int(part.seen.person.max()) for part in parts) + 1
+    return fitted, Trials(
+        np.concatenate(shown),
+        np.concatenate([cell.template.person[cell.pairs[0]] for cell in originals]),
+        np.concatenate([cell.probe.person[cell.pairs[1]] for cell in originals]),
+        tuple(str(index) for index in range(people)),
+    )
 
 
 def _cells(seen: Observations, rng: np.random.Generator) -> Iterator[_Cell]:
@@ -325,4 +366,4 @@ def _cohort(seen: Observations) -> Cohort:
     return Cohort(seen.embeddings[order], seen.person[order], np.array(conditions, np.float32))
 
 
-__all__ = ["COHORT_TOP", "LEAST_GENUINE", "LEAST_PEOPLE", "Fitted", "fit"]
+__all__ = ["COHORT_SHARE", "COHORT_TOP", "LEAST_GENUINE", "LEAST_PEOPLE", "Fitted", "fit"]

@@ -17,8 +17,8 @@ from uvsdk.modality.sample import Capture, FacesRule, Sample
 _DEFAULT_CAPTURE = Capture()
 # A second face counts when it is at least this much of the first one's width: a passer-by in the background does not.
 _SECOND_FACE = 0.6
-# Below this width the chip is mostly interpolation.
-_MINIMUM_FACE_PIXELS = 32.0
+MINIMUM_FACE_PIXELS = 32.0
+"""Below this width the chip is mostly interpolation; a bundle may ask for another."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,7 @@ class Face:
         """
         preprocessing = bundle.manifest.preprocessing
         template, size = _template(preprocessing)
-        minimum = number(preprocessing, "minimum_face_pixels", _MINIMUM_FACE_PIXELS)
+        minimum = number(preprocessing, "minimum_face_pixels", MINIMUM_FACE_PIXELS)
         if capture.quality == "off":
             minimum = 0.0
         started = perf_counter()

@@ -40,16 +40,18 @@ class Speech:
 
 
 def detect(
-    power: Float32, session: Session, *, start: float = 0.3, stop: float = 0.15, margin_s: float = 0.15
+    power: Float32, session: Session, *, start: float = 0.3, stop: float = 0.15, margin_s: float = 0.1
 ) -> Speech:
     """Find speech in a recording.
 
     Args:
         power: power mel, (frames, 40), of the recording at its final level.
         session: the bundle's ``vad`` graph.
-        start: probability from which speech begins.
-        stop: probability below which it ends.
-        margin_s: kept on both sides of speech, as Resemblyzer's ``trim_long_silences`` does.
+        start: probability from which speech begins: that at which as many single letters and syllables as with Silero
+            hold 0.3 s of speech, 95 % of 612.
+        stop: probability below which it ends (Silero: ``start - 0.15``).
+        margin_s: kept on both sides of speech. Equal error rate of GE2E on pieces of 2 s of 251 LibriSpeech readers:
+            0.1 s 1.27 %, 0.15 s 1.28 %, 0.2 s 1.49 %.
     """
     voiced = hysteresis(probabilities(power, session), start, stop)
     return Speech(voiced, dilate(voiced, round(margin_s * SAMPLE_RATE / FRAME)))

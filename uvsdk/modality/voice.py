@@ -150,7 +150,7 @@ class Voice:
         )
 
     def views(self, features: Array, preprocessing: Preprocessing) -> Float32:
-        """Overlapping windows that cover every frame, (n, view_frames, mels); the last one ends with the last frame.
+        """Windows ``view_hop_frames`` apart that cover every frame, (n, view_frames, mels); the last ends where they do.
 
         Speech shorter than a window is made to fill one, see :func:`fill`.
         """

@@ -16,6 +16,7 @@ what is compared is the best window, so that a part that was cut out and replaye
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -55,6 +56,8 @@ _STEP = 4
 _PATCH = 16
 # Spectra this far under the loudest hold no speech, and their bits no information.
 _FLOOR_DB = 40.0
+# A recording is compared with itself up to here: the matrix grows with the square.
+_LONGEST_FRAMES = 750
 _FACE_SIDE = 32
 
 
@@ -120,27 +123,30 @@ def agreement(seen: tuple[VoicePrint, ...], known: VoicePrint) -> tuple[float, f
         seen: all four fingerprints of one recording.
         known: the kept one of the other.
     """
-    return _best([phase.bits @ known.bits.T for phase in seen], [])
+    return _best(phase.bits @ known.bits.T for phase in seen)
 
 
 def repeats_within(seen: tuple[VoicePrint, ...]) -> tuple[float, float]:
-    """As :func:`agreement`, of a recording with itself a second or more later.
+    """As :func:`agreement`, of the first half minute of a recording with itself a second or more later.
 
     Args:
         seen: all four fingerprints of it.
     """
-    return _best([], [seen[0].bits @ phase.bits.T for phase in seen])
+    first = seen[0].bits[:_LONGEST_FRAMES]
+    return _best((first @ phase.bits[:_LONGEST_FRAMES].T for phase in seen), later=WINDOW_FRAMES)
 
 
-def _best(anywhere: list[Float32], later: list[Float32]) -> tuple[float, float]:
-    """The largest window sum per window, of products anywhere and of those a second or more off the diagonal."""
+def _best(products: Iterable[Float32], *, later: int = 0) -> tuple[float, float]:
+    """The largest sum over each window, down the diagonals that lie ``later`` or more above the main one."""
     best = [0.0, 0.0]
-    for place, window in enumerate((WINDOW_FRAMES, HALF_WINDOW_FRAMES)):
-        sums = [_diagonal_sums(item, window) for item in anywhere if min(item.shape) >= window]
-        sums += [np.triu(_diagonal_sums(item, window), WINDOW_FRAMES) for item in later if min(item.shape) >= window]
-        # Less than a window proves nothing.
-        best[place] = max((float(item.max()) / (BITS * window) for item in sums), default=0.0)
-    return max(best[0], 0.0), max(best[1], 0.0)
+    for product in products:
+        for place, window in enumerate((WINDOW_FRAMES, HALF_WINDOW_FRAMES)):
+            # Less than a window proves nothing.
+            if min(product.shape) >= window:
+                sums = _diagonal_sums(product, window)
+                highest = np.triu(sums, later).max() if later else sums.max()
+                best[place] = max(best[place], float(highest) / (BITS * window))
+    return best[0], best[1]
 
 
 def likeness(one: FacePrint, other: FacePrint) -> float:

@@ -154,7 +154,7 @@ class Calibration:
             score = min(score, 1.0 + 1e-6)
         elif score > self._needed().highest:
             raise ThresholdError(
-                f"more than {fmr:g} of the impostor trials have the highest ratio there is, so no threshold has that rate; "
+                f"more than {fmr:g} of the impostor trials have the highest ratio there is, so no threshold fits; "
                 "ask for a higher rate, or calibrate with more people"
             )
         return Threshold(score, fmr, trials, self.interval(score, scale), self.model_version, scale)

@@ -15,7 +15,7 @@ import sys
 import tarfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
@@ -49,6 +49,8 @@ from uvsdk.scoring import clopper_pearson
 
 KEY, SEED = bytes(range(32)), 0
 CLIP_S = 6
+# Recordings of each part of LibriSpeech that copies are made of.
+COPIED = 60
 ANY = np.zeros(1, np.float32)
 OFF = Capture(quality="off", faces="largest")
 
@@ -132,7 +134,9 @@ def speech() -> dict[str, dict[str, list[Float32]]]:
     return found
 
 
-def count_repetition(counts: Counts, rng: np.random.Generator) -> None:
+def count_repetition(counts: Counts) -> list[CapturedVoice]:
+    """Bona fide recordings; gives back those that copies are made of."""
+    rng = np.random.default_rng([SEED, 1])
     originals: list[CapturedVoice] = []
     for split, speakers in speech().items():
         people = [[voice(pcm) for pcm in clips] for clips in speakers.values()]
@@ -146,9 +150,8 @@ def count_repetition(counts: Counts, rng: np.random.Generator) -> None:
                 heard = VoiceRepetition(Recollection(KEY, tuple(earlier)))
                 counts.add(f"LibriSpeech {split}", "bona fide", heard, captured)
                 counts.add(f"LibriSpeech {split}", "bona fide", Cleanliness(), captured)
-        originals += [clips[0] for clips in people][:60] if len(people) > 60 else [c for clips in people for c in clips]
-    for captured in originals:
-        count_copies(counts, captured, rng)
+        originals += [captured for clips in people for captured in clips][:COPIED]
+    return originals
 
 
 def count_copies(counts: Counts, captured: CapturedVoice, rng: np.random.Generator) -> None:
@@ -201,10 +204,11 @@ class Digits:
         return voice(np.concatenate(parts))
 
 
-def count_digits(counts: Counts, rng: np.random.Generator, phrases: int = 40) -> None:
+def count_digits(counts: Counts, speakers: Sequence[int] = range(6), phrases: int = 40) -> None:
     data = Digits()
     ten = tuple("0123456789")
-    for speaker, name in enumerate(data.speakers):
+    for speaker in speakers:
+        name, rng = data.speakers[speaker], np.random.default_rng([SEED, 2, speaker])
         templates = SpokenDigitTemplates.enrol(
             [(data.said(speaker, ten, [reading] * 10, 0.25, rng), ten) for reading in range(3)]
         )
@@ -298,18 +302,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.csv"))
     arguments = parser.parse_args()
-    counts, rng, start = Counts(), np.random.default_rng(SEED), time.process_time()
-    count_digits(counts, rng)
+    counts, start = Counts(), time.process_time()
+    count_digits(counts)
     count_faces(counts)
-    count_repetition(counts, rng)
+    for number, captured in enumerate(count_repetition(counts)):
+        count_copies(counts, captured, np.random.default_rng([SEED, 3, number]))
     print(f"{time.process_time() - start:.0f} s of CPU", file=sys.stderr)
-    with arguments.output.open("w", newline="", encoding="utf-8") as file:
+    write(counts, arguments.output)
+    return 0
+
+
+def write(counts: Counts, path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([field.name for field in fields(Row)])
         for row in counts.rows():
             writer.writerow([f"{value:.4f}" if isinstance(value, float) else value for value in astuple(row)])
             print(f"{row.detector:36} {row.data:32} {row.truth:52} {row.events}/{row.trials} {row.rate:.3f}")
-    return 0
 
 
 if __name__ == "__main__":
