@@ -99,7 +99,7 @@ CATALOGUE: Mapping[str, Weights] = MappingProxyType(
         for entry in (
             Weights(
                 "silero-vad",
-                "voice activity detection",
+                "voice activity detection; the teacher of the detector that bundles carry",
                 "silero_vad_16k_sequence.onnx",
                 "9ccdacc4719d8aa7e45a77536bfabec45a03ba1f2fad5e241ab4060b24238a85",
                 1_246_165,

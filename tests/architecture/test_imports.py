@@ -24,8 +24,6 @@ TRAINING = (
     "uvsdk.graphs",
     "uvsdk.quantisation",
     "uvsdk.sface",
-    "uvsdk.sface_integer",
-    "uvsdk.sface_layers",
     "uvsdk.simulation",
     "uvsdk.tfjs",
     "uvsdk.training",

@@ -173,6 +173,15 @@ def test_a_head_that_leans(degrees: float, bundle: Bundle) -> None:
     assert min(kept) > 0.6
 
 
+@pytest.mark.parametrize("turn", [None, Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180])
+def test_a_small_face_in_a_large_photo(turn: Image.Transpose | None, photo: Image.Image, bundle: Bundle) -> None:
+    # 94 pixels of 1600 are 15 of the 256 that are looked at first, and 38 of the 640 that are looked at next.
+    large = Image.new("RGB", (1600, 1200), (120, 140, 160))
+    large.paste(photo, (900, 500))
+    sample = large if turn is None else large.transpose(turn)
+    assert vector(sample, bundle) @ vector(photo, bundle) > 0.85
+
+
 def test_animations_give_their_first_picture(photo: Image.Image, bundle: Bundle) -> None:
     other = Image.new("RGB", photo.size, (9, 99, 9))
     for kind, options in (("GIF", {}), ("PNG", {}), ("WEBP", {"lossless": True}), ("TIFF", {})):

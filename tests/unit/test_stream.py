@@ -14,6 +14,7 @@ import uvsdk
 from tests import synthetic_voice
 from uvsdk.bundle import Bundle
 from uvsdk.errors import (
+    EnrolmentError,
     NoSpeechError,
     SampleTooLargeError,
     SettingsError,
@@ -154,6 +155,15 @@ def test_enrolment_from_streams() -> None:
         "ana", [stream.sample for stream in streams], model=bundle(), store=uvsdk.MemoryStore(), capture=CAPTURE
     )
     assert np.array_equal(made.template.embedding, template().embedding)
+
+
+def test_silence_and_mostly_silence_do_not_enrol() -> None:
+    # Picovoice eagle PR #80: they did.
+    mostly = np.zeros(8 * 16_000, np.float32)
+    mostly[:4_000] = SPEECH[8_000:12_000]
+    for pcm in (np.zeros(8 * 16_000, np.float32), mostly):
+        with pytest.raises(EnrolmentError, match="0 of 3 samples can be used"):
+            uvsdk.enroll("ana", [(pcm, 16_000)] * 3, model=bundle(), store=uvsdk.MemoryStore(), capture=CAPTURE)
 
 
 def test_what_was_pushed_is_copied() -> None:

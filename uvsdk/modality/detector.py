@@ -36,11 +36,7 @@ _LEVEL_LOOKS = 2
 _MAX_TILT = 75.0
 # A single face seen through a window of this size fills this part of its width.
 _WINDOW, _WINDOW_FACE = 160, 0.4
-_QUARTERS = {
-    90: Image.Transpose.ROTATE_90,
-    180: Image.Transpose.ROTATE_180,
-    270: Image.Transpose.ROTATE_270,
-}
+_QUARTERS = (Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180, Image.Transpose.ROTATE_270)
 # Threshold of overlap in OpenCV's FaceDetectorYN.
 _OVERLAP = 0.3
 # Boxes that overlap this much are views of one face.
@@ -106,15 +102,15 @@ def find_turned(image: Image.Image, session: Session, *, score: float = 0.6) -> 
     faces = find(image, session, score=score)
     if _best(faces) >= _UPRIGHT_SCORE:
         return image, faces
-    turned = image
+    best: Image.Transpose | None = None
     for side in _SIDES:
-        for quarter in _QUARTERS.values():
-            candidate = image.transpose(quarter)
-            others = _find_at(candidate, side, session, score)
-            if _best(others) > _best(faces) + (_ADVANTAGE if turned is image else 0.0):
-                turned, faces = candidate, others
+        for quarter in _QUARTERS:
+            others = _find_at(image, side, session, score, quarter)
+            if _best(others) > _best(faces) + (_ADVANTAGE if best is None else 0.0):
+                best, faces = quarter, others
         if faces:
             break
+    turned = image if best is None else image.transpose(best)
     if _best(faces) < _UPRIGHT_SCORE:
         centre = (turned.width / 2 - 0.5, turned.height / 2 - 0.5)
         for tilt in _TILTS:
@@ -184,16 +180,21 @@ def _best(faces: list[Detection]) -> float:
     return max((face.score for face in faces), default=0.0)
 
 
-def _find_at(image: Image.Image, side: int, session: Session, score: float) -> list[Detection]:
-    """The faces in the picture reduced to ``side``, the largest first."""
+def _find_at(
+    image: Image.Image, side: int, session: Session, score: float, quarter: Image.Transpose | None = None
+) -> list[Detection]:
+    """The faces in the picture reduced to ``side``, the largest first; where they lie in the picture once turned."""
     longest = max(image.size)
     scale = 1.0 if _LEAST_SIDE <= longest <= side else min(side / longest, _MAX_ENLARGEMENT)
     width, height = (max(1, round(length * scale)) for length in image.size)
-    seen = image if (width, height) == image.size else image.resize((width, height), Image.Resampling.BILINEAR)
-    blob = _blob(seen, session)
-    outputs = dict(zip(_HEADS, run(session, list(_HEADS), {"input": blob}), strict=True))
-    # Pixel centres, not corners, are whole numbers: hence the halves.
+    # Pixel centres, not corners, are whole numbers: hence the halves below.
     ratio = np.array([image.width / width, image.height / height], np.float32)
+    seen = image if (width, height) == image.size else image.resize((width, height), Image.Resampling.BILINEAR)
+    if quarter is not None:
+        seen = seen.transpose(quarter)
+        ratio = ratio if quarter == Image.Transpose.ROTATE_180 else ratio[::-1]
+    blob = _blob(seen, session)
+    outputs = dict(zip(_HEADS, session.run(list(_HEADS), {"input": blob}), strict=True))
     faces = [
         Detection(
             box=np.concatenate([(face.box[:2] + 0.5) * ratio - 0.5, face.box[2:] * ratio]),

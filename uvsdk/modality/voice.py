@@ -150,7 +150,7 @@ class Voice:
         )
 
     def views(self, features: Array, preprocessing: Preprocessing) -> Float32:
-        """Windows ``view_hop_frames`` apart that cover every frame, (n, view_frames, mels); the last ends where they do.
+        """Windows ``view_hop_frames`` apart that cover every frame, (n, view_frames, mels); the last lies at the end.
 
         Speech shorter than a window is made to fill one, see :func:`fill`.
         """

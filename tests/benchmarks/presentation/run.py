@@ -214,7 +214,7 @@ def count_digits(counts: Counts, speakers: Sequence[int] = range(6), phrases: in
         )
         part = f"FSDD {name} ({'limits set here' if speaker < 3 else 'held out'})"
         for number in range(phrases):
-            asked, takes = phrase(rng), rng.integers(3, 11, 6).tolist()
+            asked, takes = phrase(rng), rng.choice(np.arange(3, 11), 6, replace=False).tolist()
             wrong = list(asked)
             place = int(rng.integers(6))
             wrong[place] = str(
@@ -228,7 +228,7 @@ def count_digits(counts: Counts, speakers: Sequence[int] = range(6), phrases: in
             counts.add(part, "the right digits by another person", answer(asked, templates), by_another)
             # The same digits in the same rhythm, from other recordings.
             once = recollection([data.said(speaker, asked, takes, 0.1, rng)])
-            again = data.said(speaker, asked, rng.integers(11, 20, 6).tolist(), 0.1, rng)
+            again = data.said(speaker, asked, rng.choice(np.arange(11, 20), 6, replace=False).tolist(), 0.1, rng)
             counts.add("FSDD, six speakers", "bona fide: the same digits again", VoiceRepetition(once), again)
             order = rng.permutation(6)
             joined = data.said(speaker, tuple(np.array(asked)[order]), np.array(takes)[order].tolist(), 0.083, rng)
