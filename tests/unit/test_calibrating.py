@@ -158,7 +158,7 @@ def test_unsupported_rates_are_refused_on_either_scale(fitted: calibrating.Fitte
     fitted.calibration.threshold(1e-4, "llr")
     fitted.calibration.threshold(5e-5, "cosine")
     for scale, rate in (("cosine", 4e-5), ("llr", 9e-5)):
-        with pytest.raises(ThresholdError, match="needs at least .* impostor trials, there are"):
+        with pytest.raises(ThresholdError, match=r"needs at least .* impostor trials, there are"):
             fitted.calibration.threshold(rate, scale)  # type: ignore[arg-type]
 
 

@@ -78,7 +78,7 @@ def test_another_model_is_noticed_before_decoding(identity_bundle: MakeBundle) -
 
 def test_no_threshold_says_how_to_get_one_before_decoding(identity_bundle: MakeBundle) -> None:
     bundle = identity_bundle()
-    with pytest.raises(ThresholdError, match="Calibrate the bundle .* or pass fmr="):
+    with pytest.raises(ThresholdError, match=r"Calibrate the bundle .* or pass fmr="):
         verify(b"", template_of(bundle, None), model=bundle)
 
 

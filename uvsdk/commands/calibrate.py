@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         source=words,
         as_norm=arguments.as_norm,
         keep_cohort=not arguments.no_cohort,
+        directions=calibrating.directions_of(bundle.manifest.modality),
         seed=arguments.seed,
     )
     bundle.with_calibration(fitted.calibration).save(arguments.output)

@@ -149,6 +149,15 @@ def fit(
     return Fitted(calibration, originals, "")
 
 
+def directions_of(modality: str) -> int:
+    """How many directions are taken out: those along which noise and telephones move every voice.
+
+    Faces lose by it: 98 and 101 people of LFW's first fold, photos against copies of 40 pixels, equal error rate 0.05 %
+    with the mean alone subtracted and 0.20 % with twenty directions taken out.
+    """
+    return DIRECTIONS if modality == "voice" else 0
+
+
 def _too_little(people: int, genuine: int) -> str:
     return (
         f"{people} people with {genuine} genuine comparisons; a likelihood ratio needs {LEAST_PEOPLE} people and "
@@ -366,4 +375,4 @@ def _cohort(seen: Observations) -> Cohort:
     return Cohort(seen.embeddings[order], seen.person[order], np.array(conditions, np.float32))
 
 
-__all__ = ["COHORT_SHARE", "COHORT_TOP", "LEAST_GENUINE", "LEAST_PEOPLE", "Fitted", "fit"]
+__all__ = ["COHORT_SHARE", "COHORT_TOP", "LEAST_GENUINE", "LEAST_PEOPLE", "Fitted", "directions_of", "fit"]

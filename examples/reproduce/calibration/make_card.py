@@ -44,6 +44,7 @@ def main() -> None:
             model_version=bundle.version,
             source=WORDS[modality].format(people=seen.people),
             keep_cohort=False,
+            directions=calibrating.directions_of(modality),
             seed=arguments.seed,
         )
         name, body = cards.made(found.calibration, bundle.manifest)

@@ -66,12 +66,14 @@ _TELEPHONE = Plan("telephone", "ge2e", "head", "fedaws", 4e-3, cohort=20, batch=
 _FACES = Plan("small faces", "faceapi-resnet", "head", "fedaws", 1e-3, cohort=12, batch=2)
 
 PLANS = (
-    *(_LETTERS, replace(_LETTERS, train="block", server_learning_rate=1e-4)),
+    _LETTERS,
+    replace(_LETTERS, train="block", server_learning_rate=1e-4),
     replace(_LETTERS, train="all", server_learning_rate=1e-4),
-    *(_TELEPHONE, replace(_TELEPHONE, backbone="ge2e+64"), replace(_TELEPHONE, algorithm="fedss")),
-    replace(_TELEPHONE, train="block", server_learning_rate=0.0004),
+    _TELEPHONE,
+    replace(_TELEPHONE, backbone="ge2e+64"),
+    replace(_TELEPHONE, train="block", server_learning_rate=4e-4),
     replace(_TELEPHONE, train="all", server_learning_rate=4e-4),
-    *(_FACES, replace(_FACES, backbone="faceapi-resnet+64"), replace(_FACES, algorithm="fedss")),
+    _FACES,
     replace(_FACES, train="block", server_learning_rate=2e-4),
     replace(_FACES, train="all", server_learning_rate=1e-4),
 )
