@@ -152,8 +152,8 @@ def fit(
 def directions_of(modality: str) -> int:
     """How many directions are taken out: those along which noise and telephones move every voice.
 
-    Faces lose by it: 98 and 101 people of LFW's first fold, photos against copies of 40 pixels, equal error rate 0.05 %
-    with the mean alone subtracted and 0.20 % with twenty directions taken out.
+    Faces lose by it: 400 people of LFW's first fold, photos against copies of 40 pixels, equal error rate 0.53 % by
+    cosine, 0.32 % with the mean face subtracted and 0.40 % with twenty directions taken out as well.
     """
     return DIRECTIONS if modality == "voice" else 0
 

@@ -76,10 +76,11 @@ class VoiceRepetition:
 
 @dataclass(frozen=True, slots=True)
 class FaceRepetition:
-    """Whether the same picture of a face was seen before, resized or packed anew.
+    """Whether the same picture of a face was seen before.
 
-    It knows again a file that is sent twice. A person whose camera, light and pose stay the same gives pictures almost
-    as alike as that, so the limit is high, and a copy that was cropped or photographed again is not found.
+    It knows again a file that is sent twice, or packed anew at high quality. A person whose camera, light and pose stay
+    the same gives pictures almost as alike, so the limit is high, and a copy that was resized, cropped or photographed
+    again is not found: ``tests/benchmarks/presentation``.
 
     Args:
         recollection: what was seen before.

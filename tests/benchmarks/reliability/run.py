@@ -160,15 +160,17 @@ def _plot(measured: dict[str, dict[str, object]], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 3.6))
+    highest = 0.0
     for name, values in measured.items():
         points = values["points"]
         assert isinstance(points, list)
         growth = float(str(values["growth"]))
         label = f"{name}: {growth:+.3f} MB per 1,000 after warm-up"
         axes.plot([number for number, _ in points], [megabytes for _, megabytes in points], label=label)
+        highest = max(highest, *(megabytes for _, megabytes in points))
     axes.set_xlabel("verifications")
     axes.set_ylabel("resident memory, MB")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.15 * highest)
     axes.legend(loc="lower right", fontsize=8)
     axes.set_title(f"onnxruntime {onnxruntime.__version__}, Python {platform.python_version()}", fontsize=9)
     figure.tight_layout()
