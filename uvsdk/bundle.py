@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.resources
-import io
 import json
 import os
 import secrets
 import threading
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +29,18 @@ from types import MappingProxyType
 import numpy as np
 import onnxruntime
 
+from uvsdk.archive import (
+    CALIBRATION,
+    GRAPHS,
+    IMPOSTORS,
+    MANIFEST,
+    MAXIMUM_BYTES,
+    PRESENTATION,
+    THETA,
+    check_members,
+    read_members,
+    write_members,
+)
 from uvsdk.arrays import Float32
 from uvsdk.errors import BundleError, ModelMismatchError, UnknownNameError
 from uvsdk.manifest import FORMAT, Manifest, Parameter, decode, encode, object_of, parse
@@ -40,19 +50,8 @@ from uvsdk.scoring.record import MAGIC, restored, stored
 
 __all__ = ["GRAPHS", "MAXIMUM_BYTES", "Bundle", "Manifest", "Parameter", "shipped"]
 
-MAXIMUM_BYTES = 1 << 30
-GRAPHS = ("embedding", "vad", "detector")
-
-_THETA = "theta.f32"
-_IMPOSTORS = "impostors.f32"
-_CALIBRATION = "calibration.bin"
-_PRESENTATION = "presentation.onnx"
-_MANIFEST = "manifest.json"
-_MANIFEST_MAXIMUM_BYTES = 1 << 20
 # Views go through the graph this many at a time, so that a long recording does not cost memory in proportion.
 _BATCH = 32
-# Zip archives carry a date; a fixed one makes a bundle a pure function of its content.
-_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class Bundle:
@@ -123,19 +122,19 @@ class Bundle:
         Raises:
             BundleError: not a bundle, cut short, altered, or over :data:`MAXIMUM_BYTES`.
         """
-        members = _read_members(data)
-        record = parse(members.pop(_MANIFEST))
-        digests = _check_members(record, members)
+        members = read_members(data)
+        record = parse(members.pop(MANIFEST))
+        digests = check_members(record, members)
         try:
             manifest = decode(record)
-            theta = np.frombuffer(members[_THETA], np.dtype("<f4"))
+            theta = np.frombuffer(members[THETA], np.dtype("<f4"))
             graphs = {name: members[f"{name}.onnx"] for name in GRAPHS if f"{name}.onnx" in members}
             presentation = _presentation(record, members)
             bundle = cls(manifest, theta, graphs, digests=digests, presentation=presentation)
             if record["version"] != bundle.version:
                 raise BundleError("the manifest names another model version than the one its members make")
             described = record.get("calibration")
-            if (described is None) != (_IMPOSTORS not in members and _CALIBRATION not in members):
+            if (described is None) != (IMPOSTORS not in members and CALIBRATION not in members):
                 raise BundleError("the manifest and the members disagree on calibration")
             if described is None:
                 return bundle
@@ -148,16 +147,12 @@ class Bundle:
         members, digests = self._members(), dict(self._digests)
         if self.calibration is not None:
             body = stored(self.calibration)
-            name = _CALIBRATION if body.startswith(MAGIC) else _IMPOSTORS
+            name = CALIBRATION if body.startswith(MAGIC) else IMPOSTORS
             members[name], digests[name] = body, hashlib.sha256(body).digest()
         if self.presentation is not None:
-            members[_PRESENTATION] = self.presentation.graph
-            digests[_PRESENTATION] = hashlib.sha256(self.presentation.graph).digest()
-        record = encode(self.manifest) | {
-            "format": FORMAT,
-            "version": self.version,
-            "members": {name: {"sha256": digests[name].hex(), "bytes": len(body)} for name, body in members.items()},
-        }
+            members[PRESENTATION] = self.presentation.graph
+            digests[PRESENTATION] = hashlib.sha256(self.presentation.graph).digest()
+        record = encode(self.manifest) | {"format": FORMAT, "version": self.version}
         if self.calibration is not None:
             record["calibration"] = {
                 "model_version": self.calibration.model_version,
@@ -165,16 +160,11 @@ class Bundle:
             }
         if self.presentation is not None:
             record["presentation"] = self.presentation.describe()
-        text = json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
-        file = io.BytesIO()
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for name, body in {_MANIFEST: text, **members}.items():
-                archive.writestr(zipfile.ZipInfo(name, _DATE), body)
-        return file.getvalue()
+        return write_members(record, members, digests)
 
     def _members(self) -> dict[str, bytes]:
         members = {f"{name}.onnx": self.graphs[name] for name in GRAPHS if name in self.graphs}
-        members[_THETA] = self._theta_bytes
+        members[THETA] = self._theta_bytes
         return members
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -201,7 +191,7 @@ class Bundle:
 
         The calibration is left behind: its scores are those of another model version.
         """
-        kept = {name: digest for name, digest in self._digests.items() if name != _THETA}
+        kept = {name: digest for name, digest in self._digests.items() if name != THETA}
         return Bundle(self.manifest, theta, self.graphs, digests=kept, presentation=self.presentation)
 
     def with_calibration(self, calibration: Calibration | None) -> Bundle:
@@ -268,7 +258,7 @@ class Bundle:
         options.log_severity_level = 3
         if name == "embedding" and self._theta_bytes:
             options.add_external_initializers_from_files_in_memory(
-                [_THETA], [self._theta_bytes], [len(self._theta_bytes)]
+                [THETA], [self._theta_bytes], [len(self._theta_bytes)]
             )
         try:
             return onnxruntime.InferenceSession(graphs[name], options, providers=["CPUExecutionProvider"])
@@ -357,17 +347,17 @@ def _checked_theta(manifest: Manifest, theta: Float32) -> bytes:
 
 def _presentation(record: Mapping[str, object], members: Mapping[str, bytes]) -> PresentationGraph | None:
     described = record.get("presentation")
-    if (described is None) != (_PRESENTATION not in members):
+    if (described is None) != (PRESENTATION not in members):
         raise BundleError("the manifest and the members disagree on a presentation attack detector")
-    return None if described is None else PresentationGraph.read(object_of(described), members[_PRESENTATION])
+    return None if described is None else PresentationGraph.read(object_of(described), members[PRESENTATION])
 
 
 def _read_calibration(members: Mapping[str, bytes], described: Mapping[str, object]) -> Calibration:
     version, source = described["model_version"], described["source"]
     if not isinstance(version, str) or not isinstance(source, str):
         raise BundleError("the calibration in the manifest lacks its model version or its source")
-    present = [name for name in (_IMPOSTORS, _CALIBRATION) if name in members]
-    if len(present) > 1 or (present == [_CALIBRATION]) != members[present[0]].startswith(MAGIC):
+    present = [name for name in (IMPOSTORS, CALIBRATION) if name in members]
+    if len(present) > 1 or (present == [CALIBRATION]) != members[present[0]].startswith(MAGIC):
         raise BundleError("a bundle has one calibration: scores in impostors.f32, or all of it in calibration.bin")
     return restored(members[present[0]], model_version=version, source=source)
 
@@ -381,45 +371,5 @@ def _version(manifest: Manifest, digests: Mapping[str, bytes]) -> str:
     for name in sorted(GRAPHS):
         if f"{name}.onnx" in digests:
             digest.update(name.encode() + b" " + digests[f"{name}.onnx"])
-    digest.update(digests[_THETA])
+    digest.update(digests[THETA])
     return digest.hexdigest()
-
-
-def _read_members(data: bytes) -> dict[str, bytes]:
-    """The archive's members, having shown that it is one of ours and inflates to no more than it is."""
-    if len(data) > MAXIMUM_BYTES:
-        raise BundleError(f"{len(data)} bytes, a bundle has at most {MAXIMUM_BYTES}")
-    known = {_MANIFEST, _THETA, _IMPOSTORS, _CALIBRATION, _PRESENTATION, *(f"{name}.onnx" for name in GRAPHS)}
-    if not data.startswith(b"PK\x03\x04"):
-        raise BundleError("not a model bundle: it does not start as a zip archive")
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            entries = archive.infolist()
-            names = [entry.filename for entry in entries]
-            if len(set(names)) != len(names) or not set(names) <= known or not {_MANIFEST, _THETA} <= set(names):
-                raise BundleError(f"not a model bundle: its members are {names[:8]}")
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-                raise BundleError("a bundle's members are stored, not compressed")
-            if sum(entry.file_size for entry in entries) > len(data):
-                raise BundleError("the members claim more bytes than the bundle has")
-            if archive.getinfo(_MANIFEST).file_size > _MANIFEST_MAXIMUM_BYTES:
-                raise BundleError(f"manifest.json is over {_MANIFEST_MAXIMUM_BYTES} bytes")
-            return {name: archive.read(name) for name in names}
-    # RuntimeError: an encrypted member. NotImplementedError: a zip version or method Python does not know.
-    except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, NotImplementedError, OSError) as error:
-        raise BundleError(f"the bundle is damaged: {error}") from error
-
-
-def _check_members(record: Mapping[str, object], members: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The members' SHA-256, all of them as the manifest says."""
-    described = object_of(record.get("members"))
-    if set(described) != set(members):
-        raise BundleError(f"the manifest lists {sorted(described)}, the bundle holds {sorted(members)}")
-    digests = {name: hashlib.sha256(body).digest() for name, body in members.items()}
-    for name, body in members.items():
-        expected = object_of(described[name])
-        if expected.get("bytes") != len(body) or expected.get("sha256") != digests[name].hex():
-            raise BundleError(f"{name} is not the file that the manifest describes; fetch the bundle again")
-    if len(members[_THETA]) % 4 or len(members.get(_IMPOSTORS, b"")) % 4:
-        raise BundleError("theta.f32 and impostors.f32 hold whole float32 values")
-    return digests

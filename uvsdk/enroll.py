@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 
-from uvsdk import intake
 from uvsdk.arrays import Float32
-from uvsdk.completeness import Completeness, ExpectedFnmr, completeness, expected_fnmr
+from uvsdk.enrolment import intake
+from uvsdk.enrolment.completeness import Completeness, ExpectedFnmr, completeness, expected_fnmr
+from uvsdk.enrolment.intake import SampleReport
 from uvsdk.errors import (
     EnrolmentError,
     ModelMismatchError,
@@ -25,7 +26,6 @@ from uvsdk.errors import (
     UvsdkError,
 )
 from uvsdk.inference import open_bundle
-from uvsdk.intake import SampleReport
 from uvsdk.scoring import Calibration, Threshold
 from uvsdk.scoring.conditions import Conditions, conditions_of, together
 from uvsdk.scoring.personal import leave_one_out, own_ratios, personal_threshold
@@ -107,7 +107,7 @@ def enroll(
     one at which impostors of the bundle's calibration are accepted at ``fmr``, and, from 20 samples on, the one that 19
     in 20 of the person's own samples reach, each against the template of the others (SPEC 6.4); it is ``None`` where
     the bundle has no calibration. Samples that cannot be used, and those of somebody else among the person's own
-    (:mod:`uvsdk.consistency`), are reported and left out. The store is written once, at the end.
+    (:mod:`uvsdk.enrolment.consistency`), are reported and left out. The store is written once, at the end.
 
     Args:
         user_id: as the application knows the person.

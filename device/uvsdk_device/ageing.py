@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from uvsdk.ageing import AgeingPolicy, History, Step, aged, begin, belongs, revert, step
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
+from uvsdk.enrolment.ageing import AgeingPolicy, History, Step, aged, begin, belongs, revert, step
 from uvsdk.errors import StoreError, ThresholdError, WireError
 from uvsdk.federation.codec import pack, unpack
 from uvsdk.scoring import Decision, Threshold

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uvsdk.ageing import AgeingPolicy
 from uvsdk.cli import Command
 from uvsdk.enroll import enroll
+from uvsdk.enrolment.ageing import AgeingPolicy
 from uvsdk.errors import SettingsError, StoreLockedError
 from uvsdk_device.ageing import revert_template
 from uvsdk_device.answer import decision_json

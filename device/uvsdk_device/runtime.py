@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from uvsdk.ageing import AgeingPolicy
 from uvsdk.attempts import RetryPolicy
 from uvsdk.bundle import Bundle
+from uvsdk.enrolment.ageing import AgeingPolicy
 from uvsdk.errors import EnrolmentError, ModelMismatchError, StoreError
 from uvsdk.gallery import Gallery
 from uvsdk.identify import Identification, SearchThreshold, identify
@@ -43,8 +43,8 @@ class Runtime:
         model: a bundle, or the path of one.
         retry: what failures in a row cost. ``None`` lets everybody try for ever: only for measurements, or where the
             application itself counts.
-        ageing: lets templates follow their people, see :mod:`uvsdk.ageing`; ``None`` verifies with what the enrolment
-            made, whatever steps were taken earlier.
+        ageing: lets templates follow their people, see :mod:`uvsdk.enrolment.ageing`; ``None`` verifies with what the
+            enrolment made, whatever steps were taken earlier.
         clock: gives Unix time.
 
     >>> from uvsdk.attempts import RetryPolicy

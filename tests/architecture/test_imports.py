@@ -16,16 +16,12 @@ SOURCES = (ROOT, ROOT / "server", ROOT / "device")
 
 # Modules that train or export; everything else must load where torch is not installed.
 TRAINING = (
-    "uvsdk.antispoof",
     "uvsdk.backbones",
     "uvsdk.export",
     "uvsdk.federation.positive",
     "uvsdk.federation.sampled_loss",
     "uvsdk.graphs",
-    "uvsdk.quantisation",
-    "uvsdk.sface",
     "uvsdk.simulation",
-    "uvsdk.tfjs",
     "uvsdk.training",
 )
 

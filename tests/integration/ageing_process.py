@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 
-from uvsdk.ageing import AgeingPolicy
 from uvsdk.bundle import shipped
+from uvsdk.enrolment.ageing import AgeingPolicy
 from uvsdk.scoring import Decision
 from uvsdk.template import Template
 from uvsdk_device import EncryptedStore

@@ -15,8 +15,8 @@ from sklearn.datasets import load_digits
 
 from tests.integration import ageing_process
 from uvsdk import enroll
-from uvsdk.ageing import History
 from uvsdk.bundle import shipped
+from uvsdk.enrolment.ageing import History
 from uvsdk_device import EncryptedStore
 from uvsdk_device.ageing import read_history, revert_template
 from uvsdk_device.wrapping import ScryptCost

@@ -44,7 +44,7 @@ def _voice() -> Case:
 
 
 def _face() -> Case:
-    sface = pytest.importorskip("uvsdk.sface", reason="making a face bundle needs the train extra")
+    sface = pytest.importorskip("uvsdk.graphs.sface", reason="making a face bundle needs the train extra")
     archive = real_data.file("lfw_fold1_originals.tar")
     try:
         bundle = sface.sface_bundle()

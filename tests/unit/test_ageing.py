@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from uvsdk import ageing
-from uvsdk.ageing import AgeingPolicy, History, Step
 from uvsdk.arrays import Float32, Float64
+from uvsdk.enrolment import ageing
+from uvsdk.enrolment.ageing import AgeingPolicy, History, Step
 from uvsdk.errors import ModelMismatchError, SampleError, SettingsError, TemplateFormatError
 from uvsdk.federation.codec import pack, unpack
 from uvsdk.scoring import Decision, Presentation, Threshold

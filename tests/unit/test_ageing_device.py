@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from uvsdk.ageing import AgeingPolicy
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import enroll
+from uvsdk.enrolment.ageing import AgeingPolicy
 from uvsdk.errors import SettingsError, StoreError, StoreFullError, UnknownUserError
 from uvsdk.gallery import Gallery
 from uvsdk.identify import identify

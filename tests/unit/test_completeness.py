@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from uvsdk import completeness as module
 from uvsdk.arrays import Float32
-from uvsdk.completeness import Completeness, expected_fnmr
+from uvsdk.enrolment import completeness as module
+from uvsdk.enrolment.completeness import Completeness, expected_fnmr
 from uvsdk.scoring import Calibration
 from uvsdk.template import Template
 

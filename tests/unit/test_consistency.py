@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uvsdk import consistency
 from uvsdk.arrays import Float32
+from uvsdk.enrolment import consistency
 from uvsdk.scoring import Calibration
 
 SAME = math.cos(math.radians(40))

@@ -10,8 +10,8 @@ import pytest
 
 from uvsdk.arrays import Array
 from uvsdk.bundle import Bundle
-from uvsdk.completeness import Completeness
 from uvsdk.enroll import enroll
+from uvsdk.enrolment.completeness import Completeness
 from uvsdk.errors import EnrolmentError, ModelMismatchError, SettingsError, UnknownUserError
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.compensation import Compensation

@@ -21,7 +21,7 @@ from uvsdk.backbones import Backbone
 from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError, SettingsError, WeightsError, WeightsNotFoundError
 from uvsdk.export import PARITY, export_bundle, parity
-from uvsdk.sface import Precision, sface_bundle
+from uvsdk.graphs.sface import Precision, sface_bundle
 
 
 def exported(backbone: Backbone, *, exact: bool = False) -> Bundle:
@@ -230,7 +230,7 @@ print(bundle.embed(views).tolist())
     assert np.array(json.loads(done.stdout)) == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize(("missing", "module"), [("torch", "uvsdk.backbones"), ("onnx", "uvsdk.sface")])
+@pytest.mark.parametrize(("missing", "module"), [("torch", "uvsdk.backbones"), ("onnx", "uvsdk.graphs.sface")])
 def test_what_the_train_extra_brings_is_named_where_it_is_missing(missing: str, module: str) -> None:
     script = f"""
 import importlib, sys

@@ -34,7 +34,7 @@ THRESHOLD = Threshold(score=0.35, fmr=0.01, trials=0)
 @lru_cache
 def _bundle() -> Bundle:
     pytest.importorskip("onnx", reason="making the bundle needs the train extra")
-    from uvsdk.sface import sface_bundle
+    from uvsdk.graphs.sface import sface_bundle
 
     try:
         return sface_bundle()

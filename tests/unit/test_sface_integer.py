@@ -21,8 +21,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 from uvsdk import weights  # noqa: E402
 from uvsdk.bundle import Bundle  # noqa: E402
-from uvsdk.sface import Precision, float_graph, integer, sface_bundle  # noqa: E402
-from uvsdk.sface.layers import Layer, Projection, fold  # noqa: E402
+from uvsdk.graphs.sface import Precision, float_graph, integer, sface_bundle  # noqa: E402
+from uvsdk.graphs.sface.layers import Layer, Projection, fold  # noqa: E402
 
 
 @lru_cache

@@ -13,7 +13,7 @@ from uvsdk import backbones
 from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError
 from uvsdk.export import AGREEMENT, export_bundle
-from uvsdk.quantisation import quantise_recurrent
+from uvsdk.graphs.recurrent import quantise_recurrent
 
 
 def ge2e(seed: int, recurrent: str = "int8") -> Bundle:
@@ -27,7 +27,7 @@ def views(count: int, seed: int = 0) -> np.ndarray:
 
 def test_weights_are_rounded_to_255_steps_of_their_column() -> None:
     # Column 0: largest 2, so a step is 2 / 127; -1 is 63.5 steps, rounded to the even 64. Column 1 is zero.
-    from uvsdk.quantisation import _rounding
+    from uvsdk.graphs.recurrent import _rounding
 
     weights = np.array([[[2.0, -1.0], [0.0, 0.0]]], np.float32)  # (1, 4 hidden, inputs)
     graph = helper.make_graph(

@@ -38,7 +38,7 @@ class Ge2e(Backbone):
             # No overlap: 5 s are three windows in place of Resemblyzer's five, and the error rates are no higher.
             "view_hop_frames": 160,
             "minimum_speech_s": 0.5,
-            # Of the exported graph; training is in float. See uvsdk.quantisation.
+            # Of the exported graph; training is in float. See uvsdk.graphs.recurrent.
             "recurrent": "int8",
         }
     )

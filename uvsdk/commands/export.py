@@ -41,7 +41,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from uvsdk.errors import SettingsError
 
     if arguments.backbone == "sface":
-        from uvsdk.sface import sface_bundle
+        from uvsdk.graphs.sface import sface_bundle
 
         if arguments.set:
             raise SettingsError("sface has no settings to change")
@@ -57,7 +57,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
         bundle = export_bundle(backbone, download=arguments.download, preprocessing=dict(arguments.set))
     if arguments.presentation:
-        from uvsdk.antispoof import presentation_graph
+        from uvsdk.graphs.antispoof import presentation_graph
 
         bundle = bundle.with_presentation(presentation_graph(arguments.presentation, download=arguments.download))
     if not arguments.no_card:

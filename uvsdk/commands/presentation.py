@@ -24,7 +24,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     bundle = Bundle.open(arguments.bundle)
     if arguments.action == "add":
-        from uvsdk.antispoof import presentation_graph
+        from uvsdk.graphs.antispoof import presentation_graph
 
         bundle = bundle.with_presentation(presentation_graph(arguments.detector, download=arguments.download))
     else:

@@ -25,8 +25,8 @@ from uvsdk.evaluation import lfw, pairs, protocols
 from uvsdk.evaluation.acquisition import Embedder
 from uvsdk.evaluation.protocols import Outcome
 from uvsdk.evaluation.summary import Summary, summarise
+from uvsdk.graphs.sface import Precision, sface_bundle
 from uvsdk.modality import Capture, alignment
-from uvsdk.sface import Precision, sface_bundle
 
 HERE = Path(__file__).parent
 PARTS = ("aligned", "originals", "orl")

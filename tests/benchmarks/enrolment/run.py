@@ -13,8 +13,8 @@ import numpy as np
 
 from tests.benchmarks.enrolment import embedded
 from tests.benchmarks.enrolment.embedded import People
-from uvsdk import consistency
 from uvsdk.arrays import Bool, Float32
+from uvsdk.enrolment import consistency
 from uvsdk.scoring import Calibration, clopper_pearson
 
 SEED, ENROLMENTS, FMR = 0, 500, 0.01

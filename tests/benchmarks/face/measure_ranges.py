@@ -22,9 +22,9 @@ from PIL import Image
 
 from uvsdk import graphs, weights
 from uvsdk.arrays import Float32, UInt8
+from uvsdk.graphs.sface import float_graph
+from uvsdk.graphs.sface.layers import fold
 from uvsdk.modality import alignment
-from uvsdk.sface import float_graph
-from uvsdk.sface.layers import fold
 
 FOLD = 4
 BATCH = 16

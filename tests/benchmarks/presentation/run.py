@@ -26,10 +26,10 @@ from PIL import Image
 from tests import modality_graphs, real_data
 from tests.benchmarks.presentation import attacks
 from uvsdk import modality
-from uvsdk.antispoof import presentation_graph
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle, Manifest
 from uvsdk.errors import SampleError
+from uvsdk.graphs.antispoof import presentation_graph
 from uvsdk.modality import Capture
 from uvsdk.modality.face import CapturedFace
 from uvsdk.modality.voice import CapturedVoice

@@ -51,7 +51,7 @@ def _ge2e() -> Bundle:
 
 
 def _sface() -> Bundle:
-    from uvsdk.sface import sface_bundle
+    from uvsdk.graphs.sface import sface_bundle
 
     return sface_bundle(download=True)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from uvsdk import weights
 from uvsdk.errors import UnknownNameError
+from uvsdk.graphs.tfjs import to_onnx
 from uvsdk.presentation.graph import PresentationGraph
-from uvsdk.tfjs import to_onnx
 
 NAMES = ("antispoof",)
 """What :func:`presentation_graph` can make."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from uvsdk import consistency
 from uvsdk.arrays import Array, Bool, Float32
+from uvsdk.enrolment import consistency
 from uvsdk.errors import EnrolmentError, SampleError
 from uvsdk.inference import Embedded, embed
 from uvsdk.scoring import Calibration, Quality

@@ -26,7 +26,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from uvsdk.arrays import Array, Float64, Int64
 from uvsdk.errors import WeightsError
-from uvsdk.sface.layers import Layer, Projection
+from uvsdk.graphs.sface.layers import Layer, Projection
 
 # Where `a x` is convolved by itself: there it costs little more than the 1x1 convolution, and x needs no codes for
 # values that the PReLU shrinks, which are most of what is lost. The distance to the float embedding (1 - cosine, LFW)

@@ -65,8 +65,8 @@ def float_graph(path: Path) -> bytes:
 
 
 def _integer_graph(path: Path) -> bytes:
-    from uvsdk.sface.integer import integer_graph, shipped_ranges
-    from uvsdk.sface.layers import fold
+    from uvsdk.graphs.sface.integer import integer_graph, shipped_ranges
+    from uvsdk.graphs.sface.layers import fold
 
     model = _read(path)
     try:
