@@ -81,7 +81,13 @@ def test_the_digits_of_scikit_learn() -> None:
 
 def test_an_empty_page() -> None:
     noise = np.random.default_rng(0).normal(250, 2, (300, 300)).clip(0, 255).astype(np.uint8)
-    for page in (noise, np.full((50, 50), 255, np.uint8), np.zeros((8, 8)), np.full((1, 1), 7, np.uint8)):
+    for page in (
+        noise,
+        np.full((50, 50), 255, np.uint8),
+        np.zeros((8, 8)),
+        np.zeros((8, 8, 3)),
+        np.full((1, 1), 7, np.uint8),
+    ):
         with pytest.raises(NoInkError, match="of 255 levels, need 12"):
             WRITING.prepare(page, GRAPHS)
 
@@ -94,7 +100,7 @@ def test_a_thin_pen_on_a_large_page() -> None:
     assert grid[0, 7] == 0
 
 
-@pytest.mark.parametrize("sample", [np.full((8, 8), np.nan), np.zeros((0, 8)), np.zeros((8, 8, 3)), b"no picture"])
+@pytest.mark.parametrize("sample", [np.full((8, 8), np.nan), np.zeros((0, 8)), np.zeros((8, 8, 2)), b"no picture"])
 def test_what_is_no_picture(sample: object) -> None:
     with pytest.raises(UndecodableSampleError):
         WRITING.prepare(sample, GRAPHS)  # type: ignore[arg-type]

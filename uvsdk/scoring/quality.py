@@ -59,8 +59,9 @@ class Requirement:
         if low <= value <= high:
             return ""
         bound = f"at most {high:g}" if value > high else f"at least {low:g}"
+        shown = f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
         unit = f" {self.unit}" if self.unit else ""
-        return f"{self.words} {value:.3g}{unit}, need {bound}{unit}: {self.advice}"
+        return f"{self.words} {shown}{unit}, need {bound}{unit}: {self.advice}"
 
 
 def assess(
