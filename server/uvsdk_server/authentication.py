@@ -128,10 +128,11 @@ async def owner_or_operator(request: Request, user: str) -> None:
 
 
 async def _require(request: Request, scopes: tuple[str, ...]) -> tokens.Bearer:
+    """Who shows a token that has at least one of ``scopes``. Raises :class:`Problem` 401, 403."""
     shown = await bearer(request)
     if shown is None:
         raise Problem(401, "unauthorized", "this needs Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
-    if shown.scope not in scopes:
+    if shown.scopes.isdisjoint(scopes):
         raise Problem(403, "forbidden", f"this needs a token of scope {' or '.join(scopes)}")
     return shown
 

@@ -78,10 +78,10 @@ class Server(uvicorn.Server):
 async def first_operator_token(served: Deployment) -> str | None:
     """A new operator's token where there has never been one."""
     async with served.database.write() as connection:
-        query = select(schema.tokens.c.token_id).where(schema.tokens.c.scope == "operator")
-        if (await connection.execute(query)).first() is not None:
+        made = (await connection.execute(select(schema.tokens.c.scopes))).scalars()
+        if any("operator" in tokens.read(scopes) for scopes in made):
             return None
-        return await tokens.create(connection, "operator", label="first start", now=time.time())
+        return await tokens.create(connection, ["operator"], label="first start", now=time.time())
 
 
 def _settings(**values: Any) -> Settings:
@@ -124,7 +124,14 @@ def _configure_token(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="the server's data folder")
     actions = parser.add_subparsers(dest="action", required=True, metavar="create|list|revoke")
     create = actions.add_parser("create", help="make a token and print it once")
-    create.add_argument("--scope", choices=tokens.SCOPES, required=True)
+    create.add_argument(
+        "--scope",
+        dest="scopes",
+        action="append",
+        choices=tokens.SCOPES,
+        required=True,
+        help="what it may do; several times for several: scores and embeddings only beside verify",
+    )
     create.add_argument("--label", default="", help="what it is for")
     create.add_argument("--days", type=float, help="days until it expires; never if left out")
     create.add_argument("--uses", type=int, help="devices that may register with an enrolment token")
@@ -138,7 +145,7 @@ def _token(arguments: argparse.Namespace) -> int:
         lifetime_s = None if arguments.days is None else arguments.days * 86_400
         return await tokens.create(
             connection,
-            arguments.scope,
+            arguments.scopes,
             label=arguments.label,
             now=time.time(),
             lifetime_s=lifetime_s,
@@ -154,7 +161,7 @@ def _token(arguments: argparse.Namespace) -> int:
         if not _in_database(arguments.data, revoke):
             raise SettingsError(f"there is no token {arguments.id}; see `uvsdk token list`")
     else:
-        header = ("id", "scope", "uses", "expires", "state", "label")
+        header = ("id", "scopes", "uses", "expires", "state", "label")
         _print_table([header, *_in_database(arguments.data, _token_rows)])
     return 0
 
@@ -164,7 +171,7 @@ async def _token_rows(connection: AsyncConnection) -> list[tuple[str, ...]]:
     return [
         (
             row.token_id,
-            row.scope,
+            row.scopes,
             f"{row.uses}/{row.max_uses}" if row.max_uses is not None else str(row.uses),
             _date(row.expires),
             "revoked" if row.revoked else "expired" if row.expires and row.expires <= time.time() else "valid",

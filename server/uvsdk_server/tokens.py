@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,21 +21,26 @@ from uvsdk_server.problems import Problem
 from uvsdk_server.store.ledger import AnyRow
 from uvsdk_server.store.schema import tokens
 
-SCOPES: Final = ("operator", "verify", "enrol")
-"""``operator``: everything; ``verify``: ``POST /v1/verify`` and models; ``enrol``: register devices."""
+SCOPES: Final = ("operator", "verify", "enrol", "scores", "embeddings")
+"""What a token may do; it may have several.
+
+``operator``: administer, and ask for decisions; ``verify``: ``POST /v1/verify`` and models; ``enrol``: register
+devices; ``scores``, beside ``verify``: be told scores and what was measured; ``embeddings``, beside ``verify``: send an
+embedding in place of a sample. The last two tell much more of a template, so an operator has neither unless named.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """Who shows a token that is valid: its id, which is no secret, and its scope."""
+    """Who shows a token that is valid: its id, which is no secret, and its scopes."""
 
     token_id: str
-    scope: str
+    scopes: frozenset[str]
 
 
 async def create(
     connection: AsyncConnection,
-    scope: str,
+    scopes: Iterable[str],
     *,
     label: str,
     now: float,
@@ -42,9 +48,8 @@ async def create(
     max_uses: int | None = None,
 ) -> str:
     """Make a token and give its text, which is not kept. Raises :class:`SettingsError`."""
-    if scope not in SCOPES:
-        raise SettingsError(f"scope {scope!r} is not one of {SCOPES}")
-    if max_uses is not None and (scope != "enrol" or max_uses < 1):
+    chosen = _checked(scopes)
+    if max_uses is not None and (chosen != {"enrol"} or max_uses < 1):
         raise SettingsError("only an enrolment token has a number of uses, and it is at least 1")
     if lifetime_s is not None and lifetime_s <= 0:
         raise SettingsError(f"a token lives longer than {lifetime_s} s")
@@ -54,7 +59,7 @@ async def create(
         insert(tokens).values(
             token_id=token_id,
             digest=_digest(text),
-            scope=scope,
+            scopes=written(chosen),
             label=label[:100],
             created=now,
             expires=None if lifetime_s is None else now + lifetime_s,
@@ -75,17 +80,45 @@ async def revoke(connection: AsyncConnection, token_id: str) -> bool:
 async def bearer_of(connection: AsyncConnection, text: str, now: float) -> Bearer:
     """Who shows this token, which must be valid now. Raises :class:`Problem` 401."""
     row = await _find(connection, text, now)
-    return Bearer(row.token_id, row.scope)
+    return Bearer(row.token_id, read(row.scopes))
 
 
 async def spend(connection: AsyncConnection, text: str, now: float) -> None:
     """Use up one use of an enrolment token, in the caller's transaction. Raises :class:`Problem` 401 or 403."""
     row = await _find(connection, text, now)
-    if row.scope != "enrol":
+    if "enrol" not in read(row.scopes):
         raise Problem(403, "forbidden", "this is not an enrolment token; ask the operator for one")
     if row.max_uses is not None and row.uses >= row.max_uses:
         raise Problem(403, "token-spent", "the enrolment token has no uses left; ask the operator for another")
     await connection.execute(update(tokens).where(tokens.c.token_id == row.token_id).values(uses=tokens.c.uses + 1))
+
+
+def written(scopes: frozenset[str]) -> str:
+    """Scopes as the database keeps them: with spaces between, in the order of :data:`SCOPES`.
+
+    >>> written(frozenset({"scores", "verify"}))
+    'verify scores'
+    """
+    return " ".join(scope for scope in SCOPES if scope in scopes)
+
+
+def read(text: str) -> frozenset[str]:
+    """The inverse of :func:`written`."""
+    return frozenset(text.split())
+
+
+def _checked(scopes: Iterable[str]) -> frozenset[str]:
+    if isinstance(scopes, str):
+        raise TypeError(f"create() takes several scopes, got the text {scopes!r}; pass a list of them")
+    chosen = frozenset(scopes)
+    unknown = chosen - set(SCOPES)
+    if unknown or not chosen:
+        raise SettingsError(f"scopes are one or more of {', '.join(SCOPES)}, got {', '.join(sorted(chosen)) or 'none'}")
+    if chosen & {"scores", "embeddings"} and "verify" not in chosen:
+        raise SettingsError("the scopes scores and embeddings say what a verifying token may do besides; add verify")
+    if "enrol" in chosen and len(chosen) > 1:
+        raise SettingsError("an enrolment token travels to devices, so it has no other scope; make a second token")
+    return chosen
 
 
 async def _find(connection: AsyncConnection, text: str, now: float) -> AnyRow:

@@ -140,7 +140,7 @@ class RunningServer:
         answer: dict[str, Any] = self.ask("GET", "/v1/models/current").json()
         return answer
 
-    def token(self, scope: str, *, uses: int | None = None, lifetime_s: float | None = None) -> str:
+    def token(self, *scopes: str, uses: int | None = None, lifetime_s: float | None = None) -> str:
         """A new token, made beside the running server as ``uvsdk token create`` does."""
 
         async def make() -> str:
@@ -148,7 +148,7 @@ class RunningServer:
             try:
                 async with database.write() as connection:
                     return await tokens.create(
-                        connection, scope, label="test", now=time.time(), max_uses=uses, lifetime_s=lifetime_s
+                        connection, scopes, label="test", now=time.time(), max_uses=uses, lifetime_s=lifetime_s
                     )
             finally:
                 await database.close()

@@ -175,12 +175,19 @@ def test_tokens_are_managed_beside_a_running_server(server: RunningServer, capsy
     assert "gate 7" in listing
     assert token_id in listing
     assert token.split("_", 2)[2] not in listing
+    assert command("token", *data, "create", "--scope", "scores", "--scope", "verify", "--label", "research") == 0
+    capsys.readouterr()
+    assert command("token", *data, "list") == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.endswith("research")]
+    assert "  verify scores  " in line
     assert command("token", *data, "revoke", token_id) == 0
     assert server.ask("GET", "/v1/models/current", token=token).status_code == 401
     with pytest.raises(SettingsError):
         command("token", *data, "revoke", "nothing")
     with pytest.raises(SettingsError):
         command("token", *data, "create", "--scope", "verify", "--uses", "3")
+    with pytest.raises(SettingsError, match="add verify"):
+        command("token", *data, "create", "--scope", "scores")
     with pytest.raises(StoreError):
         command("token", "--data", str(server.data / "absent"), "list")
 

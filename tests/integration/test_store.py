@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import alembic.command
+import alembic.config
 import numpy as np
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -19,7 +24,7 @@ from sqlalchemy.exc import IntegrityError
 
 from tests.integration import harness
 from tests.integration.harness import CONFIG
-from uvsdk.errors import StoreError
+from uvsdk.errors import SettingsError, StoreError
 from uvsdk_server import tokens
 from uvsdk_server.keys import AtRest
 from uvsdk_server.problems import Problem
@@ -99,6 +104,56 @@ def test_the_migrations_make_the_tables_of_the_schema(url: str) -> None:
     asyncio.run(check())
 
 
+def test_a_token_of_one_scope_survives_the_upgrade(url: str) -> None:
+    """What an older version wrote: a column ``scope`` with one word."""
+    text_of_token = f"uvsdk_{'a' * 12}_secret"
+    digest = hashlib.sha256(text_of_token.encode()).hexdigest()
+
+    def to(revision: str, connection: Connection) -> None:
+        config = alembic.config.Config()
+        config.set_main_option("script_location", str(files("uvsdk_server.store") / "migrations"))
+        config.attributes["connection"] = connection
+        alembic.command.upgrade(config, revision)
+
+    async def check() -> None:
+        database = Database(url)
+        async with database.engine.connect() as connection:
+            await connection.run_sync(partial(to, "0003"))
+            await connection.execute(
+                text(
+                    "INSERT INTO tokens (token_id, digest, scope, label, created, uses, revoked) "
+                    f"VALUES ('{'a' * 12}', '{digest}', 'verify', '', 0, 0, false)"
+                )
+            )
+            await connection.commit()
+        await database.close()
+        async with migrated(url) as database, database.read() as connection:
+            shown = await tokens.bearer_of(connection, text_of_token, 1.0)
+            assert shown.scopes == {"verify"}
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("scopes", "match"),
+    [
+        ([], "got none"),
+        (["boss"], "got boss"),
+        (["scores"], "add verify"),
+        (["operator", "embeddings"], "add verify"),
+        (["enrol", "verify"], "second token"),
+    ],
+)
+def test_scopes_that_do_not_go_together(tmp_path: Path, scopes: list[str], match: str) -> None:
+    async def check() -> None:
+        url = f"sqlite+aiosqlite:///{tmp_path}/store.sqlite3"
+        async with migrated(url) as database, database.write() as connection:
+            with pytest.raises(SettingsError, match=match):
+                await tokens.create(connection, scopes, label="", now=0.0)
+
+    asyncio.run(check())
+
+
 def test_a_failed_transaction_leaves_nothing(url: str) -> None:
     async def check() -> None:
         async with migrated(url) as database:
@@ -124,7 +179,7 @@ def test_writers_take_turns(url: str) -> None:
     async def check() -> None:
         async with migrated(url) as database:
             async with database.write() as connection:
-                token = await tokens.create(connection, "enrol", label="", now=0.0, max_uses=20)
+                token = await tokens.create(connection, ["enrol"], label="", now=0.0, max_uses=20)
 
             async def use() -> None:
                 async with database.write() as connection:

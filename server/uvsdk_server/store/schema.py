@@ -132,7 +132,7 @@ tokens = Table(
     metadata,
     Column("token_id", String(16), primary_key=True),
     Column("digest", String(64), nullable=False),
-    Column("scope", String(16), nullable=False),
+    Column("scopes", String(80), nullable=False),
     Column("label", String(100), nullable=False),
     Column("created", Float, nullable=False),
     Column("expires", Float),
