@@ -1,7 +1,9 @@
 import contextlib
 import json
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
+from types import GenericAlias
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 from uvsdk.arrays import Array, Float32, Float64, Int64, UInt8
 from uvsdk.errors import WireError
 from uvsdk.federation.codec import pack, unpack
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,3 +278,43 @@ def test_what_json_has_no_word_for_is_not_sent() -> None:
         pack(Pair(np.ones(1, np.float32), {1, 2}))  # type: ignore[arg-type]
     with pytest.raises(WireError):
         pack(Pair(np.ones(1, np.float32), "\ud800"))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    some: np.ndarray
+    several: dict[str, Float32]
+
+
+def test_an_array_is_known_by_every_name_that_numpy_has_given_it() -> None:
+    # Up to numpy 2.4 NDArray[T] is np.ndarray[..., np.dtype[T]] itself; from 2.5 on a named alias that stands for it.
+    class Alias:
+        __value__ = np.ndarray[tuple[int, ...], np.dtype[Scalar]]  # type: ignore[valid-type]
+
+        def __class_getitem__(cls, item: object) -> object:
+            return GenericAlias(cls, item if isinstance(item, tuple) else (item,))
+
+    for spelled in (np.ndarray[Any, np.dtype[np.float32]], Alias[np.float32], Float32, Alias[np.float32] | None):
+        kind = make_dataclass("Pair", [("left", spelled), ("right", int)], frozen=True)
+        again = unpack(kind, pack(kind(np.array([1.5], np.float32), 3)))  # type: ignore[arg-type]
+        assert again.left.tolist() == [1.5]
+        with pytest.raises(WireError, match="expected an array of float32, got dtype '<f8'"):
+            unpack(kind, pack(Pair(np.ones(2), 0)))  # type: ignore[arg-type]
+
+
+def test_the_dtype_of_every_named_array_is_the_declared_one() -> None:
+    good = Bare(np.ones(1, np.int64), {"a": np.ones(1, np.float32)})
+    assert unpack(Bare, pack(good)).several["a"].tolist() == [1.0]
+    with pytest.raises(WireError, match="float32, got dtype '<i8'"):
+        unpack(Bare, pack(Bare(np.ones(1), {"a": np.ones(1, np.int64)})))  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    "declared", [set, list[str], tuple[str, int], dict[str, int], dict[int, Array], bytes, complex]
+)
+def test_what_would_not_be_read_is_not_written(declared: object) -> None:
+    kind = make_dataclass("Odd", [("value", declared)], frozen=True)
+    with pytest.raises(WireError, match=r"Odd\.value is declared as"):
+        pack(kind(()))
+    with pytest.raises(WireError, match=r"Odd\.value is declared as"):
+        unpack(kind, assemble('{"kind":"Odd","fields":{"value":{"value":[]}}}'))

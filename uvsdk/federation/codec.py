@@ -41,7 +41,8 @@ def pack(message: _Dataclass) -> bytes:
     tuples of str or int.
 
     Raises:
-        WireError: a field holds something else, e.g. an object array, or a float that is not finite.
+        WireError: a field holds something else, e.g. an object array, or a float that is not finite; or it is declared
+            as something that :func:`unpack` would not read, so that nothing is written that cannot be read back.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -51,6 +52,7 @@ def pack(message: _Dataclass) -> bytes:
     >>> unpack(Row, pack(Row("u", np.array([1.0, 2.0], np.float32)))).vector
     array([1., 2.], dtype=float32)
     """
+    _declared(type(message))
     fields: dict[str, Any] = {}
     buffers: list[bytes] = []
     for field in dataclasses.fields(message):
@@ -97,12 +99,11 @@ def unpack(kind: type[Message], data: bytes | memoryview) -> Message:
         if name != kind.__name__ or not isinstance(fields, dict):
             raise WireError(f"expected a {kind.__name__}, got a {name}")
         reader = _Reader(view, 8 + length)
-        hints = _hints(kind)
-        values = {key: _restore(fields[key], reader, hints[key]) for key in fields}
+        declared = _declared(kind)
+        values = {key: _restore(fields[key], reader, declared[key]) for key in fields}
         reader.finish()
-        expected = {field.name for field in dataclasses.fields(kind)}
-        if set(values) != expected:
-            raise WireError(f"a {kind.__name__} has the fields {sorted(expected)}, got {sorted(values)}")
+        if set(values) != set(declared):
+            raise WireError(f"a {kind.__name__} has the fields {sorted(declared)}, got {sorted(values)}")
         return kind(**values)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WireError(f"not a {kind.__name__}: {error}") from error
@@ -154,52 +155,102 @@ class _Reader:
             raise WireError(f"{len(self._view) - self._offset} bytes too many after the last array")
 
 
-def _restore(entry: dict[str, Any], reader: _Reader, hint: Any) -> Any:
-    options = _options(hint)
-    origins = [typing.get_origin(option) for option in options]
-    if set(entry) == {"dtype", "shape"} and (np.ndarray in origins or np.ndarray in options):
-        _check_dtype(entry["dtype"], options)
-        return reader.take(entry["dtype"], entry["shape"])
-    if set(entry) == {"arrays"} and (dict in origins or Mapping in origins):
-        return {key: reader.take(item["dtype"], item["shape"]) for key, item in entry["arrays"].items()}
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Declared:
+    """What one field of a message may hold: its annotation, read once a class.
+
+    Args:
+        text: the annotation, for messages.
+        dtypes: of an array, as the wire names them; empty where none is declared.
+        named: of the arrays of a ``dict[str, array]``, likewise.
+        plain: classes of single values.
+        listed: classes of the items of a tuple.
+    """
+
+    text: str
+    dtypes: frozenset[str]
+    named: frozenset[str]
+    plain: frozenset[type]
+    listed: frozenset[type]
+
+
+def _restore(entry: dict[str, Any], reader: _Reader, declared: _Declared) -> Any:
+    if set(entry) == {"dtype", "shape"} and declared.dtypes:
+        return _take(entry, reader, declared.dtypes)
+    if set(entry) == {"arrays"} and declared.named:
+        return {key: _take(item, reader, declared.named) for key, item in entry["arrays"].items()}
     if set(entry) != {"value"}:
-        raise WireError(f"expected {hint}, got an entry of {sorted(entry)}")
+        raise WireError(f"expected {declared.text}, got an entry of {sorted(entry)}")
     value = entry["value"]
-    if not any(_is(value, option) for option in options):
-        raise WireError(f"expected {hint}, got {type(value).__name__}")
-    if type(value) is int and int not in options:
+    if isinstance(value, list) and any(all(type(item) is kind for item in value) for kind in declared.listed):
+        return tuple(value)
+    if type(value) in declared.plain and math.isfinite(value if type(value) is float else 0.0):  # 1e999 is no number
+        return value
+    if type(value) is int and float in declared.plain:
         return float(value)
-    return tuple(value) if isinstance(value, list) else value
+    raise WireError(f"expected {declared.text}, got {type(value).__name__}")
 
 
-def _check_dtype(dtype: str, options: tuple[Any, ...]) -> None:
-    """Refuse a dtype other than the declared one; a bare ``np.ndarray`` or ``NDArray[np.generic]`` takes any."""
-    for option in options:
-        declared = typing.get_args(option)
-        scalar = typing.get_args(declared[1])[0] if len(declared) == 2 else np.generic
-        if scalar in _DTYPES.values() and _DTYPES.get(dtype) is not scalar:
-            raise WireError(f"expected an array of {scalar.__name__}, got dtype {dtype!r}")
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    """``int | None`` -> ``(int, NoneType)``; anything that is not a union -> itself."""
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return typing.get_args(hint)
-    return (hint,)
-
-
-def _is(value: Any, option: Any) -> bool:
-    """Whether a JSON value is exactly of one declared type (``True`` is no int, ``1`` is a float, 1e999 is none)."""
-    if typing.get_origin(option) is tuple:
-        return isinstance(value, list) and all(type(item) is typing.get_args(option)[0] for item in value)
-    if option is float:
-        return type(value) is int or (type(value) is float and math.isfinite(value))
-    if option is type(None):
-        return value is None
-    return type(value) is option
+def _take(entry: dict[str, Any], reader: _Reader, dtypes: frozenset[str]) -> Array:
+    if entry["dtype"] in _DTYPES and entry["dtype"] not in dtypes:
+        expected = " or ".join(sorted(_DTYPES[name].__name__ for name in dtypes))
+        raise WireError(f"expected an array of {expected}, got dtype {entry['dtype']!r}")
+    return reader.take(entry["dtype"], entry["shape"])
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    """The types of a message's fields; looking them up takes longer than reading a short message."""
-    return typing.get_type_hints(kind)
+def _declared(kind: type) -> dict[str, _Declared]:
+    """The types of a message's fields; looking them up takes longer than reading a short message.
+
+    Raises:
+        WireError: a field is declared as something that this module does not read.
+    """
+    hints = typing.get_type_hints(kind)
+    return {field.name: _field(kind.__name__, field.name, hints[field.name]) for field in dataclasses.fields(kind)}
+
+
+def _field(kind: str, name: str, hint: Any) -> _Declared:
+    dtypes: set[str] = set()
+    named: set[str] = set()
+    plain: set[type] = set()
+    listed: set[type] = set()
+    for option in _options(hint):
+        origin, arguments = typing.get_origin(option) or option, typing.get_args(option)
+        values = _options(arguments[1]) if origin in (dict, Mapping) and len(arguments) == 2 else ()
+        if _is_array(option):
+            dtypes |= _dtypes(option)
+        elif values and arguments[0] is str and all(map(_is_array, values)):
+            named = named.union(*map(_dtypes, values))
+        elif origin is tuple and len(arguments) == 2 and arguments[0] in (str, int) and arguments[1] is ...:
+            listed.add(arguments[0])
+        elif option in (str, int, float, bool, type(None)):
+            plain.add(option)
+        else:
+            raise WireError(f"{kind}.{name} is declared as {option}, which is neither written nor read")
+    return _Declared(str(hint), frozenset(dtypes), frozenset(named), frozenset(plain), frozenset(listed))
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """``int | None`` -> ``(int, NoneType)``; a named alias -> what it stands for; anything else -> itself.
+
+    ``NDArray`` is ``np.ndarray`` with arguments up to numpy 2.4 and a named alias (PEP 695) from 2.5 on.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Union or origin is types.UnionType:
+        return tuple(option for argument in arguments for option in _options(argument))
+    alias = hint if origin is None else origin
+    if hasattr(alias, "__value__"):
+        return _options(alias.__value__[arguments] if arguments else alias.__value__)
+    return (hint,)
+
+
+def _is_array(option: Any) -> bool:
+    return (typing.get_origin(option) or option) is np.ndarray
+
+
+def _dtypes(array: Any) -> set[str]:
+    """What an array's annotation admits; a bare ``np.ndarray`` or ``NDArray[np.generic]`` takes any that is sent."""
+    arguments = typing.get_args(array)
+    scalars = typing.get_args(arguments[1]) if len(arguments) == 2 else ()
+    kind = scalars[0] if scalars and isinstance(scalars[0], type) else np.generic
+    return {name for name, scalar in _DTYPES.items() if issubclass(scalar, kind)}
