@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-import onnxruntime
 import pytest
 
 from uvsdk.errors import WeightsError
+from uvsdk.execution import onnxruntime
 from uvsdk.modality import Preprocessing, Session
 
 

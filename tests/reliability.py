@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import soundfile
 from PIL import Image
 
@@ -21,6 +20,7 @@ from uvsdk import modality
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SampleError
+from uvsdk.execution import onnxruntime
 from uvsdk.inference import embed
 from uvsdk.scoring import Threshold
 from uvsdk.template import Template

@@ -28,6 +28,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from uvsdk import offline
+
+# The one thing that happens at import: what an application imports after this must find it said.
+offline.silence()
+
 from uvsdk.enroll import Enrollment, enroll
 from uvsdk.errors import UvsdkError
 from uvsdk.gallery import Gallery

@@ -27,7 +27,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import onnxruntime
 
 from uvsdk.archive import (
     CALIBRATION,
@@ -43,6 +42,7 @@ from uvsdk.archive import (
 )
 from uvsdk.arrays import Float32
 from uvsdk.errors import BundleError, ModelMismatchError, UnknownNameError
+from uvsdk.execution import onnxruntime
 from uvsdk.manifest import FORMAT, Manifest, Parameter, decode, encode, object_of, parse
 from uvsdk.presentation.graph import PresentationGraph
 from uvsdk.scoring import Calibration

@@ -13,12 +13,12 @@ import json
 from dataclasses import dataclass
 
 import numpy as np
-import onnxruntime
 
 from uvsdk import modality
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError
+from uvsdk.execution import onnxruntime
 
 CROPS = 8
 """Training views of a sample."""

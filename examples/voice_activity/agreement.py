@@ -12,11 +12,11 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import soundfile
 
 from examples.voice_activity import silero, sounds
 from uvsdk.arrays import Bool, Float32
+from uvsdk.execution import onnxruntime
 from uvsdk.modality import audio, mel, vad, voice
 
 # Silero's own thresholds for short utterances; the pupil's are the defaults of ``vad.detect``.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 
 from uvsdk import weights
 from uvsdk.arrays import Float32
+from uvsdk.execution import onnxruntime
 
 FRAME = 512
 _CONTEXT = 64

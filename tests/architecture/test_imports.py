@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -91,6 +92,32 @@ def test_everything_but_training_imports_without_torch(package: str, folder: Pat
 def test_import_uvsdk_is_light() -> None:
     result = run(LIGHT)
     assert result.returncode == 0, result.stderr
+
+
+def test_onnxruntime_is_imported_in_one_place() -> None:
+    """Which turns off its reports first: uvsdk.offline."""
+    folders = ("uvsdk", "server", "device", "examples", "tests")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    importers = {
+        str(path.relative_to(ROOT))
+        for path in files
+        if "onnxruntime" in (text := path.read_text()) and any(_imports(node) for node in ast.walk(ast.parse(text)))
+    }
+    assert importers == {"uvsdk/execution.py"}
+
+
+def _imports(node: ast.AST) -> bool:
+    """Whether this imports onnxruntime, by a statement or by the call of a function that imports."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        names = [node.module or ""] if not node.level else []
+    elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        names = [str(node.args[0].value)] if called in ("importorskip", "import_module", "__import__") else []
+    else:
+        return False
+    return any(name.split(".")[0] == "onnxruntime" for name in names)
 
 
 def test_public_names() -> None:

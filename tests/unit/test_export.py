@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from PIL import Image
@@ -20,6 +19,7 @@ from uvsdk.arrays import Float32
 from uvsdk.backbones import Backbone
 from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError, SettingsError, WeightsError, WeightsNotFoundError
+from uvsdk.execution import onnxruntime
 from uvsdk.export import PARITY, export_bundle, parity
 from uvsdk.graphs.sface import Precision, sface_bundle
 

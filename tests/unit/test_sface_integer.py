@@ -17,10 +17,10 @@ from tests import real_data
 from uvsdk.errors import SettingsError, WeightsError, WeightsNotFoundError
 
 onnx = pytest.importorskip("onnx", reason="making a bundle needs the train extra")
-onnxruntime = pytest.importorskip("onnxruntime")
 
 from uvsdk import weights  # noqa: E402
 from uvsdk.bundle import Bundle  # noqa: E402
+from uvsdk.execution import onnxruntime  # noqa: E402
 from uvsdk.graphs.sface import Precision, float_graph, integer, sface_bundle  # noqa: E402
 from uvsdk.graphs.sface.layers import Layer, Projection, fold  # noqa: E402
 

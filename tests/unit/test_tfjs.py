@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from uvsdk.arrays import Array, Float32
 from uvsdk.errors import UnknownNameError, WeightsError
+from uvsdk.execution import onnxruntime
 
 tfjs = pytest.importorskip("uvsdk.graphs.tfjs", reason="making a graph needs the train extra")
 

@@ -39,7 +39,7 @@ def test_weights_are_rounded_to_255_steps_of_their_column() -> None:
             helper.make_tensor_value_info("w/scale", TensorProto.FLOAT, None),
         ],
     )
-    import onnxruntime
+    from uvsdk.execution import onnxruntime
 
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     session = onnxruntime.InferenceSession(model.SerializeToString())

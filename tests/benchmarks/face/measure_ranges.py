@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from onnx import TensorProto, helper
 from PIL import Image
 
 from uvsdk import graphs, weights
 from uvsdk.arrays import Float32, UInt8
+from uvsdk.execution import onnxruntime
 from uvsdk.graphs.sface import float_graph
 from uvsdk.graphs.sface.layers import fold
 from uvsdk.modality import alignment

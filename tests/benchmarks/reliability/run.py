@@ -18,10 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnxruntime
-
 from tests import reliability
 from uvsdk.bundle import Bundle, shipped
+from uvsdk.execution import onnxruntime
 
 HERE = Path(__file__).resolve()
 POINTS = 200
