@@ -171,14 +171,18 @@ class Bundle:
         """Write the bundle so that ``path`` holds the old file or the whole new one, never a part.
 
         Raises:
-            BundleError: the folder is missing, not writable, or the disk is full.
+            BundleError: the folder is missing, not writable, or the disk is full; or what would be written does not
+                open again, and an older file stays in place.
         """
+        data = self.to_bytes()
+        if Bundle.from_bytes(data).version != self.version:
+            raise BundleError("the bundle that would be written opens as another model version; nothing was written")
         target = Path(path)
         # A plain file beside the target: made under the user's umask, and in the file system of the rename.
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
         try:
             with temporary.open("xb") as file:
-                file.write(self.to_bytes())
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(target)

@@ -29,7 +29,7 @@ from uvsdk.inference import open_bundle
 from uvsdk.scoring import Calibration, Threshold
 from uvsdk.scoring.conditions import Conditions, conditions_of, together
 from uvsdk.scoring.personal import leave_one_out, own_ratios, personal_threshold
-from uvsdk.storage import Store
+from uvsdk.storage import Store, locked, save_and_read_back
 from uvsdk.template import Template
 from uvsdk.verify import threshold_at
 
@@ -107,7 +107,8 @@ def enroll(
     one at which impostors of the bundle's calibration are accepted at ``fmr``, and, from 20 samples on, the one that 19
     in 20 of the person's own samples reach, each against the template of the others (SPEC 6.4); it is ``None`` where
     the bundle has no calibration. Samples that cannot be used, and those of somebody else among the person's own
-    (:mod:`uvsdk.enrolment.consistency`), are reported and left out. The store is written once, at the end.
+    (:mod:`uvsdk.enrolment.consistency`), are reported and left out. The store is written once, at the end,
+    and read back before this returns.
 
     Args:
         user_id: as the application knows the person.
@@ -134,7 +135,8 @@ def enroll(
         ModelMismatchError: the enrolment to extend is of another modality.
         ThresholdError: the calibration cannot support ``fmr``.
         BundleError: the model cannot be read.
-        StoreError: the store cannot be written.
+        StoreError: the store cannot be written, or what was written does not read back as it was; an earlier enrolment
+            is still there.
         SettingsError: an empty user id, ``minimum_samples`` below 1, or another word for ``existing`` or ``outliers``.
         TypeError: one sample instead of several.
     """
@@ -165,9 +167,10 @@ def enroll(
         threshold,
         together(conditions),
     )
-    if existing == "extend" and store.template(user_id) != earlier:
-        raise EnrolmentError("the person was enrolled anew while this enrolment was extended; extend it again")
-    store.save_enrolment(user_id, template, [*kept.features, *(item.features for item in usable)])
+    with locked(store):
+        if existing == "extend" and store.template(user_id) != earlier:
+            raise EnrolmentError("the person was enrolled anew while this enrolment was extended; extend it again")
+        save_and_read_back(store, user_id, template, [*kept.features, *(item.features for item in usable)])
     participation = None if federation is None else _take_part(federation, user_id, bundle, store)
     return Enrollment(
         template,

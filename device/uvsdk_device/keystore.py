@@ -31,10 +31,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from uvsdk.arrays import Array
-from uvsdk.errors import StoreError, UnknownUserError
+from uvsdk.errors import StoreError, UnknownUserError, UvsdkError, WireError
 from uvsdk.federation.codec import pack, unpack
 from uvsdk.privacy.identifiers import canonical_user_id
-from uvsdk.storage import Store
+from uvsdk.storage import Store, same_arrays
 from uvsdk.template import Template
 from uvsdk_device.records import (
     TEMPORARY_SUFFIX,
@@ -139,10 +139,12 @@ class EncryptedStore:
     def save_enrolment(self, user_id: str, template: Template, features: Sequence[Array]) -> None:
         """Keep a template and the features it was made of, in one atomic step, and forget the user's failed attempts.
 
-        A crash at any moment leaves the user's old enrolment or this one.
+        A crash at any moment leaves the user's old enrolment or this one, and only what reads as it was given takes the
+        old one's place.
 
         Raises:
             StoreFullError: nothing was changed.
+            StoreError: it does not read back, or cannot be kept at all; nothing was changed.
         """
         with self._lock:
             self._keep_enrolment(user_id, template, features)
@@ -151,8 +153,25 @@ class EncryptedStore:
     def _keep_enrolment(self, user_id: str, template: Template, features: Sequence[Array]) -> None:
         canonical_user_id(user_id)  # refuses what cannot be anybody's id
         arrays = {f"{position:06d}": array for position, array in enumerate(features)}
-        sections = (user_id.encode(), template.to_bytes(self._template_key), pack(_Features(arrays)))
-        self.put(_ENROLMENT, sections, user=user_id)
+        try:
+            packed = pack(_Features(arrays))
+        except WireError as error:
+            raise StoreError(f"these features cannot be stored: {error}") from error
+        sections = (user_id.encode(), template.to_bytes(self._template_key), packed)
+        binding = self._binding(Address(_ENROLMENT, "", user_id))
+
+        def check(file: Path) -> None:
+            try:
+                _, data, kept = decrypt(file, binding, self._record_key)
+                read = Template.from_bytes(data, self._template_key), _in_order(unpack(_Features, kept))
+            except UvsdkError as error:
+                raise StoreError(
+                    f"the enrolment does not read back as it was written ({error}); nothing was changed in the store"
+                ) from error
+            if read[0] != template or not same_arrays(read[1], features):
+                raise StoreError("the enrolment reads back as something else; nothing was changed in the store")
+
+        self._put(Address(_ENROLMENT, "", user_id), sections, check)
         self.drop(AGEING, user=user_id)  # later versions of a template that is gone
 
     def template(self, user_id: str) -> Template:
@@ -163,8 +182,7 @@ class EncryptedStore:
     def features(self, user_id: str) -> tuple[Array, ...]:
         """The features of the user's enrolment, in their order. Raises :class:`UnknownUserError`."""
         (data,) = self._enrolment(user_id, first=2, count=1)
-        arrays = unpack(_Features, data).arrays
-        return tuple(arrays[position] for position in sorted(arrays))
+        return _in_order(unpack(_Features, data))
 
     def update_template(self, user_id: str, make: Callable[[tuple[Array, ...]], Template]) -> Template:
         """Replace the template by ``make(features)``; nobody can enrol that user in between."""
@@ -211,17 +229,21 @@ class EncryptedStore:
             UnknownUserError: not an enrolment, and the user is not (or no longer) enrolled: what runs on after
                 a deletion must not bring anything of that user back.
         """
-        address = Address(purpose, name, user)
+        self._put(Address(purpose, name, user), sections)
+
+    def _put(
+        self, address: Address, sections: Sequence[bytes | memoryview], check: Callable[[Path], None] | None = None
+    ) -> None:
         path = self._path(address)
         parts = encrypt(sections, self._binding(address), self._record_key)
         with self._lock:
-            if user and purpose != _ENROLMENT and not (path.parent / _ENROLMENT).exists():
+            if address.user and address.purpose != _ENROLMENT and not (path.parent / _ENROLMENT).exists():
                 raise UnknownUserError("nobody of that name is enrolled on this device; enrol first")
             if not path.parent.exists():
                 with disk_errors():
                     path.parent.mkdir(mode=0o700)
                     sync_folder(path.parent.parent)
-            write_durably(path, parts)
+            write_durably(path, parts, check=check)
 
     def overwrite(self, purpose: str, section: bytes, *, user: str = "", durable: bool = True) -> None:
         """Write a record of one short section, always of one length, in place: counters, at a tenth of :meth:`put`.
@@ -372,6 +394,10 @@ def _flock(descriptor: int) -> None:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _in_order(features: _Features) -> tuple[Array, ...]:
+    return tuple(features.arrays[position] for position in sorted(features.arrays))
 
 
 def _derive(data_key: bytes, use: str) -> bytes:

@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,13 +94,18 @@ def decrypt(path: Path, address: Address, key: bytes, *, first: int = 0, count: 
             raise _damaged(address) from error
 
 
-def write_durably(path: Path, parts: Sequence[bytes]) -> None:
+def write_durably(path: Path, parts: Sequence[bytes], *, check: Callable[[Path], None] | None = None) -> None:
     """Put ``parts`` in ``path``: a crash or a full disk at any moment leaves the old file or the new one.
 
     The caller holds the store's lock, so one temporary name per file is enough and a leftover is stale.
 
+    Args:
+        path: the file.
+        parts: its new content.
+        check: reads the new file before it takes the old one's place, and raises where it will not do.
+
     Raises:
-        StoreFullError: no space; the old file is as it was.
+        StoreFullError: no space; the old file is as it was, as it is after an error of ``check``.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     with disk_errors():
@@ -111,8 +116,10 @@ def write_durably(path: Path, parts: Sequence[bytes]) -> None:
                     file.write(part)
                 file.flush()
                 os.fsync(file.fileno())
+            if check is not None:
+                check(temporary)
             temporary.replace(path)
-        except OSError:
+        except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise

@@ -231,6 +231,19 @@ def test_save_and_open(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["toy.uvb"]
 
 
+class Unreadable(Bundle):
+    def to_bytes(self) -> bytes:
+        return rewritten(super().to_bytes(), {"calibration.bin": b"UVCA", "impostors.f32": None})
+
+
+def test_what_does_not_open_is_not_saved_over_what_does(tmp_path: Path) -> None:
+    toy().save(tmp_path / "toy.uvb")
+    with pytest.raises(BundleError):
+        Unreadable(MANIFEST, THETA, GRAPHS, toy().calibration).save(tmp_path / "toy.uvb")
+    assert Bundle.open(tmp_path / "toy.uvb").calibration is not None
+    assert list(tmp_path.iterdir()) == [tmp_path / "toy.uvb"]
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "toy.uvb"
     path.write_bytes(b"what was there before")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +20,17 @@ from uvsdk.errors import (
     EnrolmentError,
     FederationError,
     SettingsError,
+    StoreError,
     StoreFullError,
     ThresholdError,
     TrainingUnavailableError,
     UvsdkError,
 )
-from uvsdk.storage import MemoryStore, Store
+from uvsdk.storage import MemoryStore, Store, same_arrays
 from uvsdk.template import Template
+from uvsdk.verify import verify
+from uvsdk_device.keystore import EncryptedStore
+from uvsdk_device.wrapping import ScryptCost
 
 MakeBundle = Callable[..., Bundle]
 
@@ -236,3 +242,72 @@ def test_repr_holds_no_embedding_and_no_user(identity_bundle: MakeBundle) -> Non
     enrollment: Enrollment = enroll("secret-name", AXES, model=identity_bundle(), store=MemoryStore())
     assert "0.577" not in repr(enrollment)
     assert "secret-name" not in repr(enrollment)
+
+
+class Faulty(MemoryStore):
+    """A store whose reading goes wrong once ``fault`` is set, in one of the ways that a store can."""
+
+    fault = ""
+    deleted = 0
+
+    def save_enrolment(self, user_id: str, template: Template, features: Sequence[Array]) -> None:
+        if self.fault == "loses" and template.samples == 3:
+            return
+        if self.fault == "rounds" and template.samples == 3:
+            rounded = np.round(template.embedding.astype(np.float64), 4)
+            template = replace(template, embedding=(rounded / np.linalg.norm(rounded)).astype(np.float32))
+        if self.fault == "keeps no features" and template.samples == 3:
+            features = ()
+        super().save_enrolment(user_id, template, features)
+
+    def template(self, user_id: str) -> Template:
+        found = super().template(user_id)
+        if self.fault == "raises" and found.samples == 3:
+            raise ValueError("not a number")
+        if self.fault == "forgets the threshold" and found.samples == 3:
+            return replace(found, threshold=None)
+        return found
+
+    def delete(self, user_id: str) -> None:
+        self.deleted += 1
+        super().delete(user_id)
+
+
+FAULTS = ["raises", "loses", "rounds", "keeps no features", "forgets the threshold"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_nothing_is_called_stored_that_does_not_read_back(identity_bundle: MakeBundle, fault: str) -> None:
+    bundle, store = identity_bundle(IMPOSTORS), Faulty()
+    store.fault = fault
+    with pytest.raises(StoreError, match="Faulty wrote of the enrolment"):
+        enroll("ana", CLOSE, model=bundle, store=store)
+    assert store.users() == ()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_earlier_enrolment_outlives_one_that_does_not_read_back(identity_bundle: MakeBundle, fault: str) -> None:
+    bundle, store = identity_bundle(IMPOSTORS), Faulty()
+    first = enroll("ana", [*CLOSE, b"1 0.1 0.1"], model=bundle, store=store)
+    features = store.features("ana")
+    store.fault = fault
+    with pytest.raises(StoreError, match="The earlier enrolment is in place again"):
+        enroll("ana", CLOSE, model=bundle, store=store)
+    assert store.deleted == 0
+    assert store.template("ana") == first.template
+    assert same_arrays(store.features("ana"), features)
+    assert verify(b"1 0 0", store.template("ana"), model=bundle).accepted
+
+
+def test_rivals_that_enrol_one_person_are_no_fault_of_the_store(identity_bundle: MakeBundle, tmp_path: Path) -> None:
+    bundle = identity_bundle(IMPOSTORS)
+    cost = ScryptCost(n=1 << 12, r=8, p=1)
+    for store in (MemoryStore(), EncryptedStore.open(tmp_path / "s", passphrase="p", cost=cost)):
+        with ThreadPoolExecutor(8) as threads:
+            work = [
+                threads.submit(enroll, "ana", CLOSE[: 2 + turn % 2], model=bundle, store=store, minimum_samples=2)
+                for turn in range(24)
+            ]
+            made = [item.result().template for item in work]
+        assert store.template("ana") in made
+        assert len(store.features("ana")) == store.template("ana").samples

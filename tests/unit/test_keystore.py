@@ -346,6 +346,44 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_enrolment(tmp_path: Path
     assert last > 0
 
 
+class Garbled(Template):
+    """A template whose bytes do not open under the store's key."""
+
+    def to_bytes(self, key: bytes) -> bytes:
+        return super().to_bytes(bytes(32))
+
+
+class Other(Template):
+    """A template whose bytes are another template's."""
+
+    def to_bytes(self, key: bytes) -> bytes:
+        return template(7).to_bytes(key)
+
+
+@pytest.mark.parametrize("kind", [Garbled, Other])
+def test_only_what_reads_back_takes_the_old_ones_place(tmp_path: Path, kind: type[Template]) -> None:
+    store = open_store(tmp_path / "s")
+    bad = kind(np.array([0.6, 0.8], np.float32), "m", "voice", 2)
+    with pytest.raises(StoreError, match="nothing was changed"):
+        store.save_enrolment("ana", bad, FEATURES)
+    assert store.users() == ()
+    store.save_enrolment("ana", template(), FEATURES)
+    store.put("attempts", [b"count"], user="ana")
+    for write in (
+        lambda: store.save_enrolment("ana", bad, []),
+        lambda: store.update_template("ana", lambda features: bad),
+        lambda: store.save_enrolment("ana", template(), [np.ones(2, np.float16)]),  # type: ignore[list-item]
+        lambda: store.save_enrolment("ana", template(), [np.array([{}])]),  # type: ignore[list-item]
+    ):
+        with pytest.raises(StoreError):
+            write()
+    again = open_store(tmp_path / "s")
+    assert again.template("ana") == template()
+    assert len(again.features("ana")) == 2
+    assert again.get("attempts", user="ana") == [b"count"]
+    assert list(tmp_path.rglob("*.tmp")) == []
+
+
 def test_a_kill_within_a_deletion_leaves_all_or_nothing(tmp_path: Path) -> None:
     store = open_store(tmp_path / "s")
     store.save_enrolment("ana", template(), FEATURES)

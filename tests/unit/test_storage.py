@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
 from uvsdk.errors import SettingsError, UnknownUserError
-from uvsdk.storage import MemoryStore, Store
+from uvsdk.storage import LockingStore, MemoryStore, Store, same_arrays
 from uvsdk.template import Template
 
 ANA = Template(np.array([1, 0], np.float32), "m", "voice", 3)
@@ -58,3 +60,25 @@ def test_spellings_of_one_id_are_one_person() -> None:
         for call in (store.template, store.features, store.delete):
             with pytest.raises(SettingsError):
                 call(bad)
+
+
+def test_other_writers_wait_for_the_lock() -> None:
+    store = MemoryStore()
+    assert isinstance(store, LockingStore)
+    writer = threading.Thread(target=store.save_enrolment, args=("ana", ANA, []))
+    with store.lock():
+        writer.start()
+        writer.join(0.05)
+        assert writer.is_alive()
+        assert store.users() == ()
+    writer.join(10)
+    assert store.users() == ("ana",)
+
+
+def test_arrays_are_the_same_by_type_and_number() -> None:
+    one = np.array([1.0, np.nan], np.float32)
+    assert same_arrays([one], [one.copy()])
+    assert same_arrays([one.astype(">f4")], [one])
+    assert not same_arrays([one], [])
+    for other in (one.astype(np.float64), one[:1], one[None], np.array([1.0, 2.0], np.float32)):
+        assert not same_arrays([one], [other])
