@@ -19,10 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.attempts import wait_s
 from uvsdk.cli import Command
-from uvsdk.errors import SettingsError, StoreError
+from uvsdk.errors import SettingsError
 from uvsdk_server import tokens
 from uvsdk_server.app import create_app
-from uvsdk_server.deployment import Deployment, open_database
+from uvsdk_server.deployment import Deployment, check_pair, open_database
 from uvsdk_server.settings import Settings
 from uvsdk_server.store import counts, ledger, schema
 
@@ -251,13 +251,11 @@ def _lockouts(arguments: argparse.Namespace) -> int:
 
 def _in_database(data: Path | None, work: Callable[[AsyncConnection], Awaitable[Answer]]) -> Answer:
     settings = _settings(data=data)
-    if not settings.data.is_dir():
-        raise StoreError(f"{settings.data} is not a server's data folder; start `uvsdk serve` first")
 
     async def run() -> Answer:
+        await check_pair(settings)
         database = open_database(settings)
         try:
-            await database.migrate()
             async with database.write() as connection:
                 return await work(connection)
         finally:

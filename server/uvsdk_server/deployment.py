@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from uvsdk.federation.messages import TrainingConfig
 from uvsdk.scoring.record import restored, stored
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.driver import Driver
-from uvsdk_server.keys import KeyRing
+from uvsdk_server.keys import KeyFolder, KeyRing
 from uvsdk_server.limits import Allowance
 from uvsdk_server.models import Models
 from uvsdk_server.monitoring import Log, Metrics
@@ -28,9 +28,11 @@ from uvsdk_server.observer import Observer
 from uvsdk_server.people import People
 from uvsdk_server.rounds import Rounds
 from uvsdk_server.settings import Settings
-from uvsdk_server.store import ledger, schema
+from uvsdk_server.store import ledger, removals, schema
 from uvsdk_server.store.blobs import Blobs
-from uvsdk_server.store.database import Database
+from uvsdk_server.store.database import Database, newest_revision
+from uvsdk_server.store.pairing import Pair, State, judge, look
+from uvsdk_server.store.quarantine import Quarantine
 from uvsdk_server.training import Training, check_restricted
 from uvsdk_server.uploads import Uploads
 from uvsdk_server.verification import Verifier
@@ -61,15 +63,23 @@ class Deployment:
     async def open(cls, settings: Settings, watcher: Observer, metrics: Metrics, log: Log) -> Self:
         """Open or make the data folder, recover what a crash left, and start moving rounds on.
 
+        Folder and database are looked at first: where they are not of one deployment, neither is touched.
+
         Raises:
             SettingsError: first start without a model or a configuration, or settings that do not fit the data.
-            StoreError: the folder is in use by another server, or damaged.
+            StoreError: the folder is in use by another server, damaged, or not the database's.
             BundleError, WireError: the model or the configuration file is not one.
         """
+        url = database_url(settings)
+        founding = None
+        if judge(settings.data, await look(url)) in ("new", "begun"):
+            founding = _Founding.read(settings)
         lock = _lock_folder(settings.data)
         database = open_database(settings)
         try:
-            await database.migrate()
+            # Again, now that no other server of this folder can start.
+            state = judge(settings.data, await look(url))
+            await _pair(settings.data, database, state, founding)
             self = await cls._assemble(settings, database, watcher, metrics, log)
         except BaseException:
             await database.close()
@@ -84,30 +94,29 @@ class Deployment:
     async def _assemble(
         cls, settings: Settings, database: Database, watcher: Observer, metrics: Metrics, log: Log
     ) -> Self:
-        keys = await KeyRing.open(settings.data / "keys", database, time.time())
+        files = KeyFolder(settings.data / "keys")
+        keys = await KeyRing.open(files, database, time.time())
         blobs = Blobs(settings.data / "blobs")
-        await _first_start(settings, database, blobs, keys)
         config = await _settle_config(settings, database, log)
         async with database.read() as connection:
             row = await ledger.deployment_row(connection)
             norms = await ledger.accepted_norms(connection)
-            orphans = await asyncio.to_thread(blobs.sweep, await ledger.wanted_blobs(connection))
         assert row is not None
-        if orphans:
-            log.info("removed what a crash left", files=orphans)
         current, round_id = await _current_bundle(database, blobs, row)
         training = Training(
             config,
             int(row.seed),
-            keys.at_rest,
+            files,
             dimension=current.manifest.dimension,
             parameters=current.manifest.size,
         )
         training.restore(blobs.read(row.algorithm_blob), blobs.read(row.optimiser_blob), norms)
+        # Everything that the database counts on has been opened: what it does not name may now be put aside.
+        await _tidy(settings, database, blobs, keys, log)
         models = Models(database, blobs, settings.data / "bundles", current, round_id)
         people = People(
             database,
-            keys.at_rest,
+            files,
             dimension=current.manifest.dimension,
             devices_per_user=settings.devices_per_user,
         )
@@ -165,12 +174,26 @@ class Deployment:
 
 
 def open_database(settings: Settings) -> Database:
-    """The database that the settings name; makes the data folder."""
-    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    settings.data.chmod(0o700)
-    if settings.database_url:
-        return Database(settings.database_url)
-    return Database.at(settings.data / "server.sqlite3")
+    """The database that the settings name."""
+    return Database(database_url(settings))
+
+
+def database_url(settings: Settings) -> str:
+    """SQLAlchemy's URL of the database that the settings name."""
+    return settings.database_url or f"sqlite+aiosqlite:///{settings.data / 'server.sqlite3'}"
+
+
+async def check_pair(settings: Settings) -> None:
+    """For commands beside the server: raise :class:`StoreError` unless its folder and database are there and paired.
+
+    Makes and changes nothing.
+    """
+    found = await look(database_url(settings))
+    state = judge(settings.data, found)
+    if state == "new":
+        raise StoreError(f"{settings.data} is not a server's data folder; start `uvsdk serve` first")
+    if state != "paired" or found.revision != newest_revision():
+        raise StoreError(f"start `uvsdk serve` with {settings.data} once, so that this version takes it over")
 
 
 def read_training(path: Path) -> TrainingConfig:
@@ -189,6 +212,7 @@ def read_training(path: Path) -> TrainingConfig:
 
 def _lock_folder(folder: Path) -> int:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -198,27 +222,69 @@ def _lock_folder(folder: Path) -> int:
     return descriptor
 
 
-async def _first_start(settings: Settings, database: Database, blobs: Blobs, keys: KeyRing) -> None:
-    """Fill an empty database from the model and the configuration that the settings name."""
-    async with database.read() as connection:
-        if await ledger.deployment_row(connection) is not None:
-            return
-    if settings.model is None or settings.training is None:
-        raise SettingsError("the first start needs a model bundle and a training configuration (--model, --training)")
-    config, bundle = read_training(settings.training), Bundle.open(settings.model)
-    check_restricted(config, settings.allow_restricted)
-    found = (bundle.manifest.modality, bundle.manifest.backbone)
-    if found != (config.modality, config.backbone):
-        raise SettingsError(f"the model is {found}, the configuration says {(config.modality, config.backbone)}")
-    if bundle.manifest.train != config.train:
-        raise SettingsError(
-            f"of the model {bundle.manifest.train!r} is trained, the configuration says train = {config.train!r}; "
-            f"export the model with --train {config.train}, or change the configuration"
-        )
+@dataclass(frozen=True, slots=True)
+class _Founding:
+    """What a first start needs, read before anything is made."""
+
+    config: TrainingConfig
+    bundle: Bundle
+
+    @classmethod
+    def read(cls, settings: Settings) -> Self:
+        if settings.model is None or settings.training is None:
+            raise SettingsError(
+                f"{settings.data} holds no deployment yet, and the first start needs a model bundle and a training "
+                "configuration (--model, --training)"
+            )
+        config, bundle = read_training(settings.training), Bundle.open(settings.model)
+        check_restricted(config, settings.allow_restricted)
+        found = (bundle.manifest.modality, bundle.manifest.backbone)
+        if found != (config.modality, config.backbone):
+            raise SettingsError(f"the model is {found}, the configuration says {(config.modality, config.backbone)}")
+        if bundle.manifest.train != config.train:
+            raise SettingsError(
+                f"of the model {bundle.manifest.train!r} is trained, the configuration says train = {config.train!r}; "
+                f"export the model with --train {config.train}, or change the configuration"
+            )
+        return cls(config, bundle)
+
+
+async def _pair(data: Path, database: Database, state: State, founding: _Founding | None) -> None:
+    """Bring the tables up, and see to it that folder and database have one id. A first start fills both.
+
+    Wherever it is killed, the next start goes on: the file is written before the keys, those before the row, and the
+    file says that it is complete after the row.
+    """
+    files = KeyFolder(data / "keys")
+    pair = Pair.read(data) or Pair.new()
+    if state in ("new", "begun"):
+        assert founding is not None
+        pair.write(data)
+        files.make()
+        await database.migrate()
+        await _found(pair, founding, database, Blobs(data / "blobs"), files)
+    else:
+        if state == "unnamed":
+            pair = replace(pair, complete=True)
+            pair.write(data)
+        await database.migrate()
+        if state == "unnamed":
+            async with database.read() as connection:
+                known = (await connection.execute(select(schema.users.c.user))).scalars().all()
+            for user in known:
+                await asyncio.to_thread(files.make_user, user)
+            async with database.write() as connection:
+                await ledger.pair_with(connection, pair.deployment_id, files.signing.public_key().public_bytes_raw())
+    if not pair.complete:
+        replace(pair, complete=True).write(data)
+
+
+async def _found(pair: Pair, founding: _Founding, database: Database, blobs: Blobs, files: KeyFolder) -> None:
+    """Fill an empty database from the model and the configuration."""
+    config, bundle = founding.config, founding.bundle
     seed = config.seed if config.seed is not None else secrets.randbits(128)
-    training = Training(
-        config, seed, keys.at_rest, dimension=bundle.manifest.dimension, parameters=bundle.manifest.size
-    )
+    files.state_key_id = files.new_state_key()
+    training = Training(config, seed, files, dimension=bundle.manifest.dimension, parameters=bundle.manifest.size)
     calibration = bundle.calibration
     values = {
         "base_blob": blobs.write(bundle.with_calibration(None).to_bytes()),
@@ -226,6 +292,7 @@ async def _first_start(settings: Settings, database: Database, blobs: Blobs, key
         "optimiser_blob": blobs.write(training.seal_optimiser(training.optimiser)),
     }
     theta_blob = blobs.write_array(bundle.theta)
+    calibration_blob = None if calibration is None else blobs.write(stored(calibration))
     async with database.write() as connection:
         await connection.execute(
             insert(schema.deployment).values(
@@ -235,6 +302,8 @@ async def _first_start(settings: Settings, database: Database, blobs: Blobs, key
                 model_version=bundle.version,
                 started=False,
                 committed_rounds=0,
+                deployment_id=pair.deployment_id,
+                signing_key=files.signing.public_key().public_bytes_raw(),
                 **values,
             )
         )
@@ -243,11 +312,34 @@ async def _first_start(settings: Settings, database: Database, blobs: Blobs, key
                 model_version=bundle.version,
                 round_id=0,
                 theta_blob=theta_blob,
-                calibration_blob=None if calibration is None else blobs.write(stored(calibration)),
+                calibration_blob=calibration_blob,
                 calibration_source=None if calibration is None else calibration.source,
                 created=time.time(),
             )
         )
+
+
+async def _tidy(settings: Settings, database: Database, blobs: Blobs, keys: KeyRing, log: Log) -> None:
+    """Remove what the database ordered away; put aside, and not away, what it does not know."""
+    gone = await removals.carry_out(database, settings.data)
+    if gone:
+        log.info("removed what a crash left", files=gone)
+    keys.clear_temporaries()
+    async with database.read() as connection:
+        wanted = await ledger.wanted_blobs(connection)
+    strays = [*keys.strays(), *await asyncio.to_thread(blobs.strays, wanted)]
+    quarantine = Quarantine(settings.data, days=settings.quarantine_days)
+    now = time.time()
+    try:
+        taken = quarantine.take(strays, now)
+    except OSError as error:  # a full disk: they lie well where they are
+        log.warning("strays left in place", files=len(strays), error=type(error).__name__)
+        return
+    if taken:
+        log.warning("put into quarantine what the database does not name", files=taken, days=settings.quarantine_days)
+    expired = quarantine.expire(now)
+    if expired:
+        log.info("quarantine over", files=expired)
 
 
 async def _settle_config(settings: Settings, database: Database, log: Log) -> TrainingConfig:

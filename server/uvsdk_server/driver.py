@@ -35,7 +35,7 @@ from uvsdk_server.models import Models
 from uvsdk_server.monitoring import Log, Metrics, where
 from uvsdk_server.rounds import Rounds
 from uvsdk_server.settings import Settings
-from uvsdk_server.store import ledger
+from uvsdk_server.store import ledger, removals
 
 _RETRY_S = 5.0
 _AFTER_ABORT_S, _AFTER_ABORTS_S = 1.0, 60.0
@@ -305,13 +305,16 @@ class Driver:
         if receipt.head_sealed is None or receipt.blob is None:
             raise SealError("the content of an accepted update is gone from the database")
         head = unpack(
-            UpdateHead, self._keys.at_rest.open(receipt.head_sealed, f"head/{receipt.round_id}/{receipt.device_id}")
+            UpdateHead,
+            self._keys.files.user(receipt.user).open(
+                receipt.head_sealed, f"head/{receipt.round_id}/{receipt.device_id}"
+            ),
         )
         payload = unpack(self._training.algorithm.payload, head.payload.tobytes())
         return aggregation.Upload(self._blobs.path(receipt.blob), Contribution(receipt.user, receipt.samples, payload))
 
     def _admission(self, row: ledger.AnyRow) -> Admission:
-        return unpack(Admission, self._keys.at_rest.open(row.admission_sealed, f"admission/{row.user}"))
+        return unpack(Admission, self._keys.files.user(row.user).open(row.admission_sealed, f"admission/{row.user}"))
 
     def _store(self, result: aggregation.Result) -> ledger.Outcome:
         return ledger.Outcome(
@@ -348,6 +351,7 @@ class Driver:
             if newest is not None:
                 await ledger.forget_receipts(connection, newest.round_id - self._settings.keep_rounds)
         self._blobs.remove(*blobs)
+        await removals.settle(self._database, self._settings.data)
         await self._models.forget(self._settings.keep_models)
 
 

@@ -15,6 +15,7 @@ from uvsdk.bundle import Bundle
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.record import restored, stored
 from uvsdk_server.problems import Problem
+from uvsdk_server.store import ledger
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.ledger import AnyRow
@@ -79,8 +80,9 @@ class Models:
                 .values(calibration_blob=blob, calibration_source=source)
             )
             shared = set((await connection.execute(select(models.c.calibration_blob))).scalars())
-        if row.calibration_blob not in shared:
-            self._blobs.remove(row.calibration_blob)
+            old = None if row.calibration_blob in shared else row.calibration_blob
+            await ledger.order_blobs(connection, old)
+        self._blobs.remove(old)
         if row.model_version == self.current.version:
             self.current = self.current.with_calibration(calibration)
 
@@ -96,8 +98,9 @@ class Models:
             rows = (await connection.execute(select(models).order_by(models.c.round_id.desc()))).all()
             for row in rows[keep:]:
                 await connection.execute(delete(models).where(models.c.model_version == row.model_version))
-        kept = {row.theta_blob for row in rows[:keep]} | {row.calibration_blob for row in rows[:keep]}
-        old = [blob for row in rows[keep:] for blob in (row.theta_blob, row.calibration_blob) if blob not in kept]
+            kept = {row.theta_blob for row in rows[:keep]} | {row.calibration_blob for row in rows[:keep]}
+            old = [blob for row in rows[keep:] for blob in (row.theta_blob, row.calibration_blob) if blob not in kept]
+            await ledger.order_blobs(connection, *old)
         if old:
             self._blobs.remove(*old)
         for row in rows[keep:]:

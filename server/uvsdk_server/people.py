@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from dataclasses import dataclass
 from typing import Final
@@ -15,8 +16,9 @@ from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.guards import check_samples, check_unit_vector
 from uvsdk.federation.messages import Admission, TemplateUpload
 from uvsdk_server import tokens
-from uvsdk_server.keys import AtRest
+from uvsdk_server.keys import KeyFolder
 from uvsdk_server.problems import Problem
+from uvsdk_server.seals import seal_of
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.schema import devices, users
 
@@ -51,9 +53,9 @@ class Registration:
 class People:
     """Rows of users and devices. Leaving is :meth:`uvsdk_server.rounds.Rounds.remove_user`, for it touches rounds."""
 
-    def __init__(self, database: Database, at_rest: AtRest, *, dimension: int, devices_per_user: int) -> None:
+    def __init__(self, database: Database, keys: KeyFolder, *, dimension: int, devices_per_user: int) -> None:
         self._database = database
-        self._at_rest = at_rest
+        self._keys = keys
         self._dimension = dimension
         self._devices_per_user = devices_per_user
 
@@ -73,6 +75,8 @@ class People:
                     409, "user-exists", "that user has a device already; the operator can delete the user to start anew"
                 )
             if (await connection.execute(select(users.c.user).where(users.c.user == asked.user))).first() is None:
+                # Before the row: a crash in between leaves a key without a user, never a user without a key.
+                await asyncio.to_thread(self._keys.make_user, asked.user)
                 await connection.execute(insert(users).values(user=asked.user, created=now, admitted=False))
             await connection.execute(
                 insert(devices).values(
@@ -87,7 +91,8 @@ class People:
 
     async def admit(self, admission: Admission) -> None:
         """Keep an admission that the algorithm takes until the next round."""
-        sealed = self._at_rest.seal(pack(admission), f"admission/{admission.user}")
+        own = await seal_of(admission.user, self._keys, self._database)
+        sealed = own.seal(pack(admission), f"admission/{admission.user}")
         async with self._database.write() as connection:
             await connection.execute(
                 update(users)
@@ -100,7 +105,8 @@ class People:
         check_user(template.user, user)
         check_samples(template.samples)
         check_unit_vector(template.embedding, self._dimension)
-        sealed = self._at_rest.seal(pack(template), f"template/{user}/{template.model_version}")
+        own = await seal_of(user, self._keys, self._database)
+        sealed = own.seal(pack(template), f"template/{user}/{template.model_version}")
         async with self._database.write() as connection:
             await connection.execute(
                 update(users)
@@ -119,7 +125,8 @@ class People:
             raise Problem(
                 409, "template-outdated", "the template was made with another model version; its device must renew it"
             )
-        data = self._at_rest.open(row.template_sealed, f"template/{user}/{model_version}")
+        own = await seal_of(user, self._keys, self._database)
+        data = own.open(row.template_sealed, f"template/{user}/{model_version}")
         return unpack(TemplateUpload, data).embedding
 
 

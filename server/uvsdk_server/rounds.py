@@ -77,9 +77,9 @@ class Rounds:
                 raise Problem(403, "not-selected", "this device is not in the cohort of that round")
             if row.request_sealed is None:
                 # Sealed, for the digest of what may be a choice among few would tell the choice.
-                sealed = self.keys.at_rest.seal(digest, purpose)
+                sealed = self.keys.files.user(row.user).seal(digest, purpose)
                 await ledger.keep_request(connection, round_id, device_id, sealed)
-            elif self.keys.at_rest.open(row.request_sealed, purpose) != digest:
+            elif self.keys.files.user(row.user).open(row.request_sealed, purpose) != digest:
                 raise Problem(409, "already-requested", "this device asked for something else in this round")
 
     async def record(self, new: ledger.Receipt) -> ledger.Receipt | None:

@@ -30,6 +30,8 @@ class Settings(BaseSettings):
         keep_rounds: closed rounds whose receipts (digest and norm of each upload) are kept.
         key_lifetime_s: age at which the server's HPKE key is replaced; SPEC 11.3 asks for 24 h.
         key_rounds: rounds after which it is replaced; SPEC 11.3 asks for 100.
+        quarantine_days: days that keys and blobs are kept which no row of the database names, e.g. because an older
+            copy of it was restored.
         upload_limit_bytes: largest update; 0 for what this model needs and 1 MiB more.
         body_limit_bytes: largest body of every other request.
         concurrent_uploads: updates received at once; more are answered 429.
@@ -74,6 +76,7 @@ class Settings(BaseSettings):
     keep_rounds: int = Field(default=20, ge=1)
     key_lifetime_s: float = Field(default=86_400.0, gt=0)
     key_rounds: int = Field(default=100, ge=1)
+    quarantine_days: float = Field(default=30.0, gt=0)
     upload_limit_bytes: int = Field(default=0, ge=0)
     body_limit_bytes: int = Field(default=8 << 20, ge=1024)
     concurrent_uploads: int = Field(default=16, ge=1)

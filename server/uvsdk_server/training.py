@@ -26,7 +26,7 @@ from uvsdk.federation.messages import (
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
 from uvsdk.privacy.sealing import Binding, new_nonce, seal
 from uvsdk_server.envelopes import Expected
-from uvsdk_server.keys import AtRest, KeyRing
+from uvsdk_server.keys import KeyFolder, KeyRing
 from uvsdk_server.people import Device
 from uvsdk_server.problems import Problem
 from uvsdk_server.store.ledger import AnyRow
@@ -34,14 +34,14 @@ from uvsdk_server.store.ledger import AnyRow
 SERVER_SENDER = "server"
 """The server's name for itself in the tasks it seals."""
 
-_STATE, _OPTIMISER = "algorithm-state", "optimiser-state"
+_OPTIMISER = "optimiser-state"
 _HASH_BYTES = 32
 
 
 class Training:
     """Configuration and state of one deployment; :class:`uvsdk_server.rounds.Rounds` alone replaces the state."""
 
-    def __init__(self, config: TrainingConfig, seed: int, at_rest: AtRest, *, dimension: int, parameters: int) -> None:
+    def __init__(self, config: TrainingConfig, seed: int, keys: KeyFolder, *, dimension: int, parameters: int) -> None:
         """A state before anyone has joined; ``dimension`` is d and ``parameters`` is P."""
         self.config = config
         self.algorithm = algorithms.server(config.algorithm)
@@ -52,7 +52,7 @@ class Training:
         self.optimiser: OptimiserState = optimisers.initial(parameters, config)
         self.norms = AcceptedNorms()
         self._seed = seed
-        self._at_rest = at_rest
+        self._keys = keys
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -61,8 +61,9 @@ class Training:
 
     def restore(self, state: bytes, optimiser: bytes, norms: AcceptedNorms) -> None:
         """Take up what :meth:`seal_state` and :meth:`seal_optimiser` wrote."""
-        self.state = unpack(self.algorithm.state, self._at_rest.open(state, _STATE))
-        restored = unpack(OptimiserState, self._at_rest.open(optimiser, _OPTIMISER))
+        self.state = unpack(self.algorithm.state, self._keys.open_state(state))
+        self._keys.adopt_state(state)
+        restored = unpack(OptimiserState, self._keys.at_rest.open(optimiser, _OPTIMISER))
         fresh = self.optimiser
         # A configuration with another optimiser starts its moments anew, one that turns control variates on starts c.
         if (restored.first.shape, restored.second.shape) == (fresh.first.shape, fresh.second.shape):
@@ -70,14 +71,14 @@ class Training:
             self.optimiser = restored if kept else replace(restored, control=fresh.control)
         self.norms = norms
 
-    def seal_state(self, state: object) -> bytes:
-        """The algorithm's state, encrypted: it may hold a vector for every user."""
+    def seal_state(self, state: object, key_id: str = "") -> bytes:
+        """The algorithm's state, encrypted under its current key or the one named: it may hold everybody's vector."""
         packed: Any = state
-        return self._at_rest.seal(pack(packed), _STATE)
+        return self._keys.seal_state(pack(packed), key_id)
 
     def seal_optimiser(self, state: OptimiserState) -> bytes:
         """The optimiser's moments, encrypted like everything that comes from updates."""
-        return self._at_rest.seal(pack(state), _OPTIMISER)
+        return self._keys.at_rest.seal(pack(state), _OPTIMISER)
 
     def round_seed(self, round_id: int) -> str:
         """The seed of one round, decimal: a function of the deployment's seed and the round's number."""

@@ -30,6 +30,7 @@ from uvsdk_server.monitoring import Metrics
 from uvsdk_server.people import Device
 from uvsdk_server.problems import Problem
 from uvsdk_server.rounds import Rounds, check_collecting
+from uvsdk_server.seals import seal_of
 from uvsdk_server.store import ledger
 from uvsdk_server.store.blobs import Blobs
 
@@ -116,7 +117,8 @@ class Uploads:
         return await self._record(device, round_id, checked)
 
     async def _record(self, device: Device, round_id: int, checked: Checked) -> bool:
-        sealed = self._rounds.keys.at_rest.seal(pack(checked.head), f"head/{round_id}/{device.device_id}")
+        own = await seal_of(device.user, self._rounds.keys.files, self._rounds.database)
+        sealed = own.seal(pack(checked.head), f"head/{round_id}/{device.device_id}")
         receipt = ledger.Receipt(
             round_id=round_id,
             device_id=device.device_id,

@@ -22,6 +22,7 @@ import httpx
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from sqlalchemy import make_url, text
 
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle, shipped
@@ -421,3 +422,20 @@ def eventually(condition: object, *, timeout_s: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < ends, "timed out"
         time.sleep(0.02)
+
+
+def fresh_database(server: str) -> str:
+    """The URL of a new, empty database of that server."""
+    name = f"test_{time.monotonic_ns()}"
+    base = make_url(server).set(drivername="postgresql+asyncpg")
+
+    async def create() -> None:
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        engine = create_async_engine(base, isolation_level="AUTOCOMMIT")
+        async with engine.connect() as connection:
+            await connection.execute(text(f"CREATE DATABASE {name}"))
+        await engine.dispose()
+
+    asyncio.run(create())
+    return base.set(database=name).render_as_string(hide_password=False)

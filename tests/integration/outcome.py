@@ -10,7 +10,7 @@ from pathlib import Path
 from uvsdk.federation import algorithms
 from uvsdk.federation.codec import unpack
 from uvsdk.federation.messages import OptimiserState
-from uvsdk_server.keys import AtRest
+from uvsdk_server.keys import KeyFolder
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Outcome:
 
 def outcome(data: Path) -> Outcome:
     """Read a stopped server's folder."""
-    at_rest = AtRest((data / "keys" / "at-rest.key").read_bytes())
+    keys = KeyFolder(data / "keys")
     database = sqlite3.connect(data / "server.sqlite3")
     version, config, state, optimiser = database.execute(
         "SELECT model_version, config, algorithm_blob, optimiser_blob FROM deployment"
@@ -36,8 +36,6 @@ def outcome(data: Path) -> Outcome:
     database.close()
     blobs = data / "blobs"
     half = algorithms.server(json.loads(config)["algorithm"])
-    users, vectors = half.class_matrix(
-        unpack(half.state, at_rest.open((blobs / state).read_bytes(), "algorithm-state"))
-    )
-    moments = unpack(OptimiserState, at_rest.open((blobs / optimiser).read_bytes(), "optimiser-state"))
+    users, vectors = half.class_matrix(unpack(half.state, keys.open_state((blobs / state).read_bytes())))
+    moments = unpack(OptimiserState, keys.at_rest.open((blobs / optimiser).read_bytes(), "optimiser-state"))
     return Outcome((blobs / theta).read_bytes(), users, vectors.tobytes(), moments.first.tobytes(), tuple(rounds))

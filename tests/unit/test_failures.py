@@ -26,7 +26,7 @@ def failure(tmp_path: Path, work: Callable[[Database], Coroutine[None, None, Non
     """What ``work`` raises on a database of its own."""
 
     async def run() -> Exception:
-        database = Database.at(tmp_path / "d.sqlite3")
+        database = Database(f"sqlite+aiosqlite:///{tmp_path}/d.sqlite3")
         try:
             async with database.write() as connection:
                 await connection.execute(text("CREATE TABLE t (x BLOB)"))

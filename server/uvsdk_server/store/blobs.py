@@ -1,7 +1,8 @@
 """Files named by the SHA-256 of their content, durable before they are named in the database.
 
 A file is written under a temporary name, flushed to the disk, renamed, and the folder is flushed: after that it is
-there whole or, if the power went first, not there at all. What a crash leaves behind is removed by :meth:`Blobs.sweep`.
+there whole or, if the power went first, not there at all. What a crash leaves behind under a temporary name is removed
+at the next start; a whole file that no row names is :meth:`Blobs.strays`' affair.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy as np
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import StoreError
+
+_TEMPORARY = ".tmp-"
 
 
 class Blobs:
@@ -32,7 +35,7 @@ class Blobs:
 
     def temporary(self) -> Path:
         """An empty file, readable only by this user, to be handed to :meth:`keep` or unlinked."""
-        descriptor, path = tempfile.mkstemp(prefix=".tmp-", dir=self._folder)
+        descriptor, path = tempfile.mkstemp(prefix=_TEMPORARY, dir=self._folder)
         os.close(descriptor)
         return Path(path)
 
@@ -44,20 +47,25 @@ class Blobs:
         finally:
             os.close(descriptor)
         temporary.rename(self.path(name))
-        self._flush_folder()
+        flush_folder(self._folder)
+
+    def add(self, data: bytes | memoryview) -> tuple[str, bool]:
+        """Store bytes durably; their name, and whether they were not there before."""
+        name = hashlib.sha256(data).hexdigest()
+        if self.path(name).exists():
+            return name, False
+        temporary = self.temporary()
+        try:
+            temporary.write_bytes(data)
+            self.keep(temporary, name)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        return name, True
 
     def write(self, data: bytes | memoryview) -> str:
         """Store bytes durably and give their name."""
-        name = hashlib.sha256(data).hexdigest()
-        if not self.path(name).exists():
-            temporary = self.temporary()
-            try:
-                temporary.write_bytes(data)
-                self.keep(temporary, name)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-        return name
+        return self.add(data)[0]
 
     def read(self, name: str) -> bytes:
         """The bytes of ``name``. Raises :class:`StoreError` where the file is missing or damaged."""
@@ -71,7 +79,7 @@ class Blobs:
 
     def write_array(self, array: Float32) -> str:
         """Store float32 values as they are, little endian."""
-        return self.write(np.ascontiguousarray(array, "<f4").data.cast("B"))
+        return self.write(raw(array))
 
     def read_array(self, name: str) -> Float32:
         """What :meth:`write_array` stored, read-only."""
@@ -82,20 +90,30 @@ class Blobs:
         for name in names:
             if name is not None:
                 self.path(name).unlink(missing_ok=True)
-        self._flush_folder()
+        flush_folder(self._folder)
 
-    def sweep(self, wanted: Iterable[str]) -> int:
-        """Remove every file that is not in ``wanted``, temporary ones included, and give their number."""
+    def strays(self, wanted: Iterable[str]) -> list[Path]:
+        """Whole files that are not in ``wanted``; temporary ones, which nobody was told of, are removed."""
         keep = set(wanted)
-        orphans = [path for path in self._folder.iterdir() if path.name not in keep]
-        for path in orphans:
-            path.unlink()
-        self._flush_folder()
-        return len(orphans)
+        found = []
+        for path in self._folder.iterdir():
+            if path.name.startswith(_TEMPORARY):
+                path.unlink()
+            elif path.name not in keep:
+                found.append(path)
+        flush_folder(self._folder)
+        return found
 
-    def _flush_folder(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+
+def raw(array: Float32) -> memoryview:
+    """The bytes of float32 values, little endian."""
+    return np.ascontiguousarray(array, "<f4").data.cast("B")
+
+
+def flush_folder(folder: Path) -> None:
+    """Make renames and removals in ``folder`` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

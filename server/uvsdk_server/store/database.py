@@ -10,14 +10,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import alembic.command
 import alembic.config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool
+
+from uvsdk.errors import StoreError
 
 _BUSY_MS = 15_000
 """How long another process (``uvsdk token``) may hold SQLite's write lock before a request is answered 503."""
@@ -37,20 +39,36 @@ class Database:
             pool_size=8,
             max_overflow=8,
             connect_args={"timeout": _BUSY_MS / 1000} if self._sqlite else {},
+            hide_parameters=True,  # they are ids and sealed rows, and an error's text ends in a log
         )
         if self._sqlite:
             event.listen(self.engine.sync_engine, "connect", _configure_sqlite)
 
-    @classmethod
-    def at(cls, path: Path) -> Database:
-        """SQLite in the file ``path``."""
-        return cls(f"sqlite+aiosqlite:///{path}")
-
     async def migrate(self) -> None:
-        """Bring the tables to this version's revision."""
+        """Bring the tables to this version's revision: all of it, or where the process is killed nothing.
+
+        PostgreSQL's migrations are transactions by themselves. SQLite's are made one here, with foreign keys off:
+        a table that is made anew is dropped in between, and its rows' children would go with it.
+        """
         async with self._writing, self.engine.connect() as connection:
-            await connection.run_sync(_upgrade)
-            await connection.commit()
+            if not self._sqlite:
+                await connection.run_sync(_upgrade)
+                await connection.commit()
+                return
+            await connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+            await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            try:
+                await connection.run_sync(_upgrade)
+                broken = (await connection.exec_driver_sql("PRAGMA foreign_key_check")).first()
+                if broken is not None:
+                    raise StoreError(f"a row of the table {broken[0]} names another one that is not there")
+                await connection.commit()
+            except BaseException:
+                await connection.rollback()
+                raise
+            finally:
+                await connection.exec_driver_sql("PRAGMA foreign_keys=ON")
+                await connection.rollback()
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
@@ -106,8 +124,19 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
     cursor.close()
 
 
-def _upgrade(connection: Connection) -> None:
+def migrations() -> alembic.config.Config:
+    """Where Alembic finds the migrations."""
     config = alembic.config.Config()
     config.set_main_option("script_location", str(files("uvsdk_server.store") / "migrations").replace("%", "%%"))
+    return config
+
+
+def newest_revision() -> str | None:
+    """The revision of this version's tables."""
+    return ScriptDirectory.from_config(migrations()).get_current_head()
+
+
+def _upgrade(connection: Connection) -> None:
+    config = migrations()
     config.attributes["connection"] = connection
     alembic.command.upgrade(config, "head")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from uvsdk.arrays import Float32
 from uvsdk_server.store import ledger
-from uvsdk_server.store.blobs import Blobs
+from uvsdk_server.store.blobs import Blobs, raw
 from uvsdk_server.store.database import Database
 
 
@@ -28,11 +28,11 @@ class Drafts:
 
     def write(self, data: bytes) -> str:
         """Store bytes durably and give their name."""
-        return self._noted(self._blobs.write(data))
+        return self._noted(data)
 
     def write_array(self, array: Float32) -> str:
         """Store float32 values durably and give their name."""
-        return self._noted(self._blobs.write_array(array))
+        return self._noted(raw(array))
 
     def settle(self) -> None:
         """The transaction that names them is durable."""
@@ -45,6 +45,8 @@ class Drafts:
         self._blobs.remove(*(self._names - wanted))
         self._names.clear()
 
-    def _noted(self, name: str) -> str:
-        self._names.add(name)
+    def _noted(self, data: bytes | memoryview) -> str:
+        name, new = self._blobs.add(data)
+        if new:  # what was there before is not ours to remove
+            self._names.add(name)
         return name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ from sqlalchemy import Row, case, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.federation.guards import AcceptedNorms
-from uvsdk_server.store.schema import attempts, cohort, deployment, devices, models, rounds, uploads, users
+from uvsdk_server.store.schema import attempts, cohort, deployment, devices, models, removals, rounds, uploads, users
 
 AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
 
@@ -190,8 +190,16 @@ async def accepted_norms(connection: AsyncConnection) -> AcceptedNorms:
     return history
 
 
+async def pair_with(connection: AsyncConnection, deployment_id: str, signing_key: bytes) -> None:
+    """Give the deployment its id, and the public half of the key that its devices trust."""
+    await connection.execute(update(deployment).values(deployment_id=deployment_id, signing_key=signing_key))
+
+
 async def keep_state(connection: AsyncConnection, algorithm_blob: str, **values: object) -> None:
-    """Point the deployment to another algorithm state."""
+    """Point the deployment to another algorithm state, and order the former one away."""
+    former = (await connection.execute(select(deployment.c.algorithm_blob))).scalar_one()
+    if former != algorithm_blob:
+        await order_blobs(connection, former)
     await connection.execute(update(deployment).values(algorithm_blob=algorithm_blob, **values))
 
 
@@ -213,7 +221,12 @@ async def device_ids(connection: AsyncConnection, user: str) -> frozenset[str]:
 
 
 async def commit_round(connection: AsyncConnection, round_id: int, outcome: Outcome, accepted: int, now: float) -> None:
-    """Flip model version, algorithm state and optimiser state together with the round's state."""
+    """Flip model version, algorithm state and optimiser state together with the round's state.
+
+    The files of the former states are ordered away.
+    """
+    former = (await connection.execute(select(deployment.c.algorithm_blob, deployment.c.optimiser_blob))).one()
+    await order_blobs(connection, *former)
     await connection.execute(
         update(deployment).values(
             model_version=outcome.model_version,
@@ -242,6 +255,7 @@ async def strip_uploads(connection: AsyncConnection) -> tuple[str, ...]:
     closed = select(rounds.c.round_id).where(rounds.c.state.in_(("committed", "aborted")))
     spent = uploads.c.round_id.in_(closed) & uploads.c.blob.is_not(None)
     blobs = tuple((await connection.execute(select(uploads.c.blob).where(spent))).scalars())
+    await order_blobs(connection, *blobs)
     await connection.execute(update(uploads).where(spent).values(blob=None, head_sealed=None))
     return blobs
 
@@ -253,9 +267,10 @@ async def forget_receipts(connection: AsyncConnection, before: int) -> None:
 
 
 async def forget_user(connection: AsyncConnection, user: str) -> tuple[str, ...]:
-    """Delete every row of ``user`` and give the blobs of its updates."""
+    """Delete every row of ``user``, order the blobs of its updates away, and give their names."""
     query = select(uploads.c.blob).where(uploads.c.user == user, uploads.c.blob.is_not(None))
     blobs = tuple((await connection.execute(query)).scalars())
+    await order_blobs(connection, *blobs)
     for table in (uploads, cohort, devices, users):
         await connection.execute(delete(table).where(table.c.user == user))
     await connection.execute(delete(attempts).where(attempts.c.whose == "person", attempts.c.subject == user))
@@ -276,3 +291,31 @@ async def wanted_blobs(connection: AsyncConnection) -> set[str]:
     for column in columns:
         named.update((await connection.execute(select(column).where(column.is_not(None)))).scalars())
     return named
+
+
+def blob_path(name: str) -> str:
+    """The path of a blob in the data folder."""
+    return f"blobs/{name}"
+
+
+def key_path(name: str) -> str:
+    """The path of a key file in the data folder."""
+    return f"keys/{name}"
+
+
+async def order_removal(connection: AsyncConnection, paths: Collection[str]) -> None:
+    """Order files away, in the transaction of the caller, in which no row names them any more."""
+    rows = [{"path": path} for path in sorted(set(paths))]
+    if rows:
+        await connection.execute(delete(removals).where(removals.c.path.in_([row["path"] for row in rows])))
+        await connection.execute(insert(removals), rows)
+
+
+async def order_blobs(connection: AsyncConnection, *names: str | None) -> None:
+    """Order blobs away; ``None`` is fine."""
+    await order_removal(connection, [blob_path(name) for name in names if name is not None])
+
+
+async def ordered(connection: AsyncConnection) -> set[str]:
+    """Everything that was ordered away and not noted as gone."""
+    return set((await connection.execute(select(removals.c.path))).scalars())

@@ -1,7 +1,9 @@
 """The tables. Portable between SQLite and PostgreSQL: times are Unix seconds, seeds are decimal text.
 
-Nothing here is a biometric in clear: columns named ``*_sealed`` are encrypted with the key file of
-:class:`uvsdk_server.keys.AtRest`, and columns named ``*_blob`` name files of :class:`uvsdk_server.store.blobs.Blobs`.
+Nothing here is a biometric in clear: columns named ``*_sealed`` are encrypted with a key file of
+:class:`uvsdk_server.keys.KeyFolder`, and columns named ``*_blob`` name files of
+:class:`uvsdk_server.store.blobs.Blobs`. ``removals`` names files of the data folder that are to be removed
+(:mod:`uvsdk_server.store.removals`).
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ deployment = Table(
     Column("optimiser_blob", String(64), nullable=False),
     Column("started", Boolean, nullable=False),
     Column("committed_rounds", Integer, nullable=False),
+    Column("deployment_id", String(32)),
+    Column("signing_key", LargeBinary(32)),
 )
 
 models = Table(
@@ -157,4 +161,10 @@ attempts = Table(
     Column("failures", Integer, nullable=False),
     Column("unusable", Integer, nullable=False),
     Column("since_s", Float, nullable=False),
+)
+
+removals = Table(
+    "removals",
+    metadata,
+    Column("path", String(100), primary_key=True),
 )
