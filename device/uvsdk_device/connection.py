@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from uvsdk.errors import ServerRefusedError, ServerUnreachableError, SettingsError, WireError
 from uvsdk.federation.messages import Scalar
-from uvsdk.privacy.request_signing import sign_request
+from uvsdk.privacy.request_signing import CHALLENGE_HEADER, Requested, sign_request
 
 JSON_LIMIT = 1 << 20
 """Largest JSON answer that is read."""
@@ -32,6 +33,8 @@ _PROBLEM = "urn:uvsdk:problem:"
 _LATER = frozenset({408, 425, 429})
 _NEVER = frozenset({501, 505})  # not implemented; another version of HTTP
 _DETAIL_LIMIT = 500
+# A body is sent whole before a refusal is seen, so it is sent over a challenge that the server has just given out.
+_CHALLENGE_AGE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -40,6 +43,26 @@ class Signer:
 
     key: Ed25519PrivateKey
     key_id: str
+
+
+@dataclass(slots=True)
+class _Challenge:
+    """What the server last asked requests to be signed over; shared by the signers of one connection."""
+
+    text: str = ""
+    since_s: float = -math.inf
+
+    def age_s(self) -> float:
+        return time.monotonic() - self.since_s
+
+    def learn(self, headers: Mapping[str, str]) -> bool:
+        """Whether the answer brought another one than was known."""
+        former, self.text = self.text, headers.get(CHALLENGE_HEADER, self.text)
+        self.since_s = time.monotonic()
+        return self.text != former
+
+    def forget(self) -> None:
+        self.since_s = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +114,7 @@ class Connection:
         self._signer = signer
         self._timeouts = timeouts or Timeouts()
         self._clock = clock
+        self._challenge = _Challenge()
         self._client = httpx.Client(
             timeout=httpx.Timeout(self._timeouts.silence_s, connect=self._timeouts.connect_s),
             follow_redirects=False,
@@ -103,11 +127,16 @@ class Connection:
         """The server's origin and base path, without a slash at the end."""
         return self._base
 
+    @property
+    def authority(self) -> str:
+        """Host, and port where it is not the scheme's own: the name by which this device calls the server."""
+        return httpx.URL(self._base).netloc.decode("ascii").lower()
+
     def signed_by(self, signer: Signer | None) -> Connection:
         """The same connection, whose requests ``signer`` signs; both share sockets and are closed together."""
         other = object.__new__(Connection)
         other._base, other._signer, other._clock = self._base, signer, self._clock
-        other._timeouts, other._client = self._timeouts, self._client
+        other._timeouts, other._client, other._challenge = self._timeouts, self._client, self._challenge
         return other
 
     def get(
@@ -173,18 +202,42 @@ class Connection:
         # Built by hand and sent as it is: what is signed must be what arrives.
         target = path if not query else f"{path}?{urlencode(query)}"
         request = self._client.build_request(method, self._base + target, headers=headers, content=body or None)
-        if self._signer is not None:
-            request.headers.update(
-                sign_request(
-                    self._signer.key,
-                    key_id=self._signer.key_id,
-                    method=method,
-                    target=request.url.raw_path.decode("ascii"),
-                    body_sha256=sha256 or hashlib.sha256(body).digest(),
-                    created=int(self._clock()),
-                )
-            )
+        digest = sha256 or hashlib.sha256(body).digest()
         ends_at = time.monotonic() + self._timeouts.whole_s
+        if self._signer is not None and (
+            self._challenge.age_s() == math.inf or (body and self._challenge.age_s() > _CHALLENGE_AGE_S)
+        ):
+            alive, _ = self._send(self._client.build_request("GET", f"{self._base}/healthz"), JSON_LIMIT, ends_at)
+            self._challenge.learn(alive.headers)
+        self._sign(request, digest)
+        response, content = self._send(request, limit, ends_at)
+        fresh = self._challenge.learn(response.headers)
+        if fresh and self._signer is not None and _kind(response, content) == "stale-challenge":
+            self._sign(request, digest)
+            response, content = self._send(request, limit, ends_at)
+        _raise_for(response, content)
+        return Answer(response.status_code, {key.lower(): value for key, value in response.headers.items()}, content)
+
+    def _sign(self, request: httpx.Request, body_sha256: bytes) -> None:
+        if self._signer is None:
+            return
+        requested = Requested(
+            request.method,
+            request.url.netloc.decode("ascii").lower(),
+            request.url.raw_path.decode("ascii"),
+            body_sha256,
+        )
+        request.headers.update(
+            sign_request(
+                requested,
+                self._signer.key,
+                key_id=self._signer.key_id,
+                challenge=self._challenge.text,
+                created=int(self._clock()),
+            )
+        )
+
+    def _send(self, request: httpx.Request, limit: int, ends_at: float) -> tuple[httpx.Response, bytes]:
         try:
             response = self._client.send(request, stream=True)
             try:
@@ -192,11 +245,11 @@ class Connection:
             finally:
                 response.close()
         except (httpx.TransportError, httpx.DecodingError) as error:
+            self._challenge.forget()  # it may be the one of a server that has been started again since
             raise ServerUnreachableError(
                 f"no usable answer from {self._base} ({type(error).__name__}); what is queued stays queued"
             ) from error
-        _raise_for(response, content)
-        return Answer(response.status_code, {key.lower(): value for key, value in response.headers.items()}, content)
+        return response, content
 
     def _read(self, response: httpx.Response, limit: int, ends_at: float) -> bytes:
         limit = limit if response.is_success else JSON_LIMIT
@@ -232,12 +285,22 @@ def _raise_for(response: httpx.Response, content: bytes) -> None:
         raise ServerUnreachableError(f"the server cannot answer now (status {status}); try again later")
     if response.is_redirect:
         raise ServerRefusedError(status, "redirect", "redirects are not followed; give the address it points to")
-    kind, detail = f"http-{status}", response.reason_phrase
-    if response.headers.get("content-type", "").startswith("application/problem+json"):
+    detail = response.reason_phrase
+    if _is_problem(response):
         problem = _object(content)
-        kind = str(problem.get("type", kind)).removeprefix(_PROBLEM)[:100]
         detail = str(problem.get("detail") or problem.get("title") or detail)[:_DETAIL_LIMIT]
-    raise ServerRefusedError(status, kind, detail)
+    raise ServerRefusedError(status, _kind(response, content), detail)
+
+
+def _is_problem(response: httpx.Response) -> bool:
+    kind: str = response.headers.get("content-type", "")
+    return kind.startswith("application/problem+json")
+
+
+def _kind(response: httpx.Response, content: bytes) -> str:
+    """What a refusal is called: of a problem document, or by its status. Raises :class:`WireError`."""
+    kind = f"http-{response.status_code}"
+    return str(_object(content).get("type", kind)).removeprefix(_PROBLEM)[:100] if _is_problem(response) else kind
 
 
 def _base_url(url: str, *, allow_plain_http: bool) -> tuple[str, bool]:

@@ -20,7 +20,7 @@ from uvsdk.bundle import Bundle
 from uvsdk.errors import SettingsError, UnapprovedConfigError, WireError
 from uvsdk.federation import algorithms
 from uvsdk.federation.messages import ServerStatement, TrainingConfig
-from uvsdk.privacy.statements import verify_statement
+from uvsdk.privacy.statements import Validity, verify_statement
 from uvsdk_device.connection import Connection, Object
 from uvsdk_device.keystore import EncryptedStore
 
@@ -60,17 +60,17 @@ class Deployment:
         return f"{self.name}/{digest[:32]}"
 
     @classmethod
-    def from_json(cls, values: Object) -> Deployment:
-        """Check and read the answer.
+    def from_json(cls, values: Object, *, authority: str, now: float) -> Deployment:
+        """Check and read the answer of a server that is called ``authority``, at the time ``now``.
 
         What joining sends is a function of the configuration; the server's word for it is held against that, so that
         it cannot ask for more than the owner approves with the configuration's digest.
 
         Raises:
             WireError: not the answer of a uvsdk server.
-            UnapprovedConfigError: it asks for what its configuration does not need.
+            UnapprovedConfigError: it asks for what its configuration does not need, or is called otherwise.
             UnknownNameError, SettingsError: an algorithm, or settings of one, that are not known here.
-            SealError: the key to seal to is not the one that this signing key stands behind.
+            SealError: the key to seal to is not the one that this signing key stands behind, or no longer.
         """
         config = TrainingConfig.from_json(json.dumps(values.get("config")))
         name = text(values, "deployment")
@@ -94,8 +94,15 @@ class Deployment:
             server_public_key=np.frombuffer(public_key, np.uint8),
             model_version=text(values, "model_version"),
             needs=needs,
+            authorities=_texts(values, "authorities"),
         )
-        verify_statement(statement, signature_bytes(values), signing_key)
+        verify_statement(statement, validity_of(values), signature_bytes(values), signing_key, now=now)
+        if authority not in statement.authorities:
+            raise UnapprovedConfigError(
+                f"this device calls the server {authority}, which is none of the names it says it has "
+                f"({', '.join(statement.authorities) or 'none for this address'}); if the address is right, its "
+                f"operator names it: uvsdk serve --authority {authority}"
+            )
         return cls(
             name=name,
             config=config,
@@ -109,21 +116,24 @@ class Deployment:
         )
 
 
-def approved_deployment(connection: Connection, store: EncryptedStore, *, approve: str | None) -> Deployment:
+def approved_deployment(
+    connection: Connection, store: EncryptedStore, *, approve: str | None, now: float
+) -> Deployment:
     """Ask the server what it is, and hold that against what this device agreed to.
 
     Args:
         connection: to the server.
         store: remembers what was agreed to.
         approve: digest of the configuration the owner approves; ``None`` trusts the first one and remembers it.
+        now: seconds since 1970.
 
     Raises:
-        UnapprovedConfigError: another configuration, name or signing key than agreed.
-        SealError: the key to seal to is not the one that the signing key stands behind.
+        UnapprovedConfigError: another configuration, name, address or signing key than agreed.
+        SealError: the key to seal to is not the one that the signing key stands behind, or no longer.
         WireError: not an answer of such a server.
     """
     _, values = connection.get_json("/v1/deployment")
-    deployment = Deployment.from_json(values)
+    deployment = Deployment.from_json(values, authority=connection.authority, now=now)
     stated = {
         "deployment": deployment.name,
         "config_digest": deployment.config.digest(),
@@ -186,6 +196,26 @@ def signature_bytes(values: Object) -> bytes:
     if len(signature) != 64:
         raise WireError(f"signature has {len(signature)} bytes, expected 64")
     return signature
+
+
+def validity_of(values: Object) -> Validity:
+    """The fields ``issued_unix_s`` and ``expires_unix_s``. Raises :class:`WireError`, ``SealError``."""
+    return Validity(number(values, "issued_unix_s"), number(values, "expires_unix_s"))
+
+
+def number(values: Object, field: str) -> float:
+    """A field that must be a number. Raises :class:`WireError`."""
+    value = values.get(field)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise WireError(f"the server's answer lacks the number {field!r}")
+    return float(value)
+
+
+def _texts(values: Object, field: str) -> tuple[str, ...]:
+    found = values.get(field)
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise WireError(f"the server's answer lacks the list {field!r}")
+    return tuple(found)
 
 
 def _agreed(store: EncryptedStore, url: str) -> dict[str, str]:

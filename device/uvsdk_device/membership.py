@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from uvsdk.arrays import Array
 from uvsdk.errors import EdgeOnlyError, StillRegisteredError, WireError
 from uvsdk.federation.codec import pack
-from uvsdk.federation.messages import Admission, TemplateUpload
+from uvsdk.federation.messages import Admission, Numbered, TemplateUpload
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
 from uvsdk.privacy.identifiers import canonical_embedding, canonical_instance, hash_instance, hash_person, hash_user_id
 from uvsdk.privacy.sealing import Binding, new_nonce, seal
@@ -43,12 +44,14 @@ class Device:
         sealing_key: opens what the server seals to this device.
         registered: whether the server has acknowledged the keys.
         admitted: whether it has acknowledged the admission.
+        number: of the last message about its user that this device has made.
     """
 
     signing_key: Ed25519PrivateKey
     sealing_key: X25519PrivateKey
     registered: bool = False
     admitted: bool = False
+    number: int = 0
 
     @property
     def device_id(self) -> str:
@@ -63,6 +66,7 @@ class Device:
                 "sealing_key": _base64(self.sealing_key.private_bytes_raw()),
                 "registered": self.registered,
                 "admitted": self.admitted,
+                "number": self.number,
             }
         ).encode()
 
@@ -75,6 +79,7 @@ class Device:
             X25519PrivateKey.from_private_bytes(base64.b64decode(values["sealing_key"])),
             values["registered"],
             values["admitted"],
+            values.get("number", 0),
         )
 
 
@@ -221,9 +226,8 @@ def admission_of(
 
 def admit(store: EncryptedStore, member: Membership, admission: Admission) -> Membership:
     """Send the admission, once."""
-    _send(member, "admission", pack(admission), admission.model_version)
-    device = replace(member.device, admitted=True)
-    _keep(store, member.user_id, member.deployment, device)
+    _send(store, member, "admission", pack(admission), admission.model_version)
+    device = _changed(store, member, lambda kept: replace(kept, admitted=True))
     return replace(member, device=device)
 
 
@@ -236,7 +240,7 @@ def check_server_verification(deployment: Deployment) -> None:
         )
 
 
-def send_template(member: Membership, template: Template) -> None:
+def send_template(store: EncryptedStore, member: Membership, template: Template) -> None:
     """Hand the template to the server, sealed, so that it can verify this user.
 
     Raises:
@@ -244,11 +248,16 @@ def send_template(member: Membership, template: Template) -> None:
     """
     check_server_verification(member.deployment)
     upload = TemplateUpload(member.user, template.model_version, template.samples, template.embedding)
-    _send(member, "template", pack(upload), template.model_version)
+    _send(store, member, "template", pack(upload), template.model_version)
 
 
-def _send(member: Membership, message_type: str, message: bytes, model_version: str) -> None:
+def _send(store: EncryptedStore, member: Membership, message_type: str, message: bytes, model_version: str) -> None:
     deployment = member.deployment
+    # By the clock, so that a store that was put back from a backup goes on above what it had sent; and above the last
+    # one, whatever becomes of the clock.
+    now_ms = time.time_ns() // 1_000_000
+    device = _changed(store, member, lambda kept: replace(kept, number=max(kept.number + 1, now_ms)))
+    message = pack(Numbered(device.number, np.frombuffer(message, np.uint8)))
     binding = member.binding(
         message_type,
         round_id=0,
@@ -258,6 +267,15 @@ def _send(member: Membership, message_type: str, message: bytes, model_version: 
     )
     envelope = seal([message], binding, recipient=deployment.server_public_key, signing_key=member.device.signing_key)
     member.connection.put(f"/v1/users/{member.user}/{message_type}", envelope)
+
+
+def _changed(store: EncryptedStore, member: Membership, change: Callable[[Device], Device]) -> Device:
+    """Change what is kept of this device, whatever another process has changed of it meanwhile."""
+    with store.lock():
+        kept = device_of(store, member.user_id, member.deployment) or member.device
+        device = change(kept)
+        _keep(store, member.user_id, member.deployment, device)
+    return device
 
 
 def _keep(store: EncryptedStore, user_id: str, deployment: Deployment, device: Device) -> None:

@@ -23,7 +23,7 @@ from uvsdk.federation.participation import Trainer, TrainingJob, TrainingResult
 from uvsdk.privacy.sealing import CHUNK_BYTES, seal_and_digest
 from uvsdk.privacy.statements import verify_statement
 from uvsdk_device.connection import Object
-from uvsdk_device.deployment import key_bytes, signature_bytes, text
+from uvsdk_device.deployment import key_bytes, number, signature_bytes, text, validity_of
 from uvsdk_device.frozen_views import frozen_views
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import Membership
@@ -56,28 +56,25 @@ class RoundReport:
     detail: str = ""
 
 
-def read_header(values: Object, signing_key: Ed25519PublicKey) -> RoundHeader:
-    """The JSON of ``GET /v1/rounds/current``.
+def read_header(values: Object, signing_key: Ed25519PublicKey, *, now: float) -> RoundHeader:
+    """The JSON of ``GET /v1/rounds/current``, at the time ``now``.
 
     Raises:
         WireError: not a round's header.
-        SealError: the server that owns ``signing_key`` never said so.
+        SealError: the server that owns ``signing_key`` never said so, or too long ago.
     """
-    deadline = values.get("deadline_unix_s")
-    if not isinstance(deadline, int | float) or isinstance(deadline, bool):
-        raise WireError("the round's header lacks the number 'deadline_unix_s'")
     header = RoundHeader(
         deployment=text(values, "deployment"),
         algorithm=text(values, "algorithm"),
         round_id=_positive(values, "round_id"),
         model_version=text(values, "model_version"),
         config_digest=text(values, "config_digest"),
-        deadline_unix_s=float(deadline),
+        deadline_unix_s=number(values, "deadline_unix_s"),
         server_key_id=text(values, "server_key_id"),
         server_public_key=np.frombuffer(key_bytes(values, "server_public_key"), np.uint8),
         cohort=_positive(values, "cohort"),
     )
-    verify_statement(header, signature_bytes(values), signing_key)
+    verify_statement(header, validity_of(values), signature_bytes(values), signing_key, now=now)
     return header
 
 

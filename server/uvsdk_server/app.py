@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from uvsdk_server import monitoring, problems
 from uvsdk_server.deployment import Deployment
+from uvsdk_server.freshness import ChallengeHeader, Freshness
 from uvsdk_server.limits import Gate
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.observer import Observer, Unobserved
@@ -25,10 +26,11 @@ def create_app(settings: Settings, *, observer: Observer | None = None) -> FastA
         observer: told of every point a round passes; the server waits for it.
     """
     metrics, log = Metrics(), monitoring.logger(settings.log_level)
+    freshness = Freshness(settings.signature_window_s)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        served = await Deployment.open(settings, observer or Unobserved(), metrics, log)
+        served = await Deployment.open(settings, observer or Unobserved(), metrics, log, freshness=freshness)
         app.state.deployment = served
         try:
             yield
@@ -45,6 +47,7 @@ def create_app(settings: Settings, *, observer: Observer | None = None) -> FastA
     )
     problems.install(app, log)
     app.add_middleware(Gate, limit_bytes=settings.body_limit_bytes, metrics=metrics)
+    app.add_middleware(ChallengeHeader, freshness=freshness)
     for module in (deployment, devices, users, rounds, models, verify, attempts, operations):
         app.include_router(module.router)
     return app

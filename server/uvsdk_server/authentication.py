@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import time
 from typing import Annotated
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -14,7 +13,7 @@ from fastapi import Depends, Request
 from sqlalchemy import select
 
 from uvsdk.errors import SealError
-from uvsdk.privacy.request_signing import key_id_of, verify_request
+from uvsdk.privacy.request_signing import Claim, Requested, claim_of, verify_request
 from uvsdk_server import tokens
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.people import Device
@@ -40,36 +39,50 @@ async def claimed_device(request: Request) -> Device:
 
     The signature covers ``Content-Digest``, so a body that is streamed needs only :func:`check_body` afterwards.
     """
-    try:
-        key_id = key_id_of(request.headers)
-    except SealError as error:
-        raise _unsigned(error) from error
+    claim = fresh_claim(request)
     async with deployment(request).database.read() as connection:
-        row = (await connection.execute(select(devices).where(devices.c.device_id == key_id))).first()
+        row = (await connection.execute(select(devices).where(devices.c.device_id == claim.key_id))).first()
     if row is None:
         raise Problem(401, "unknown-device", "no such device is registered; register it with an enrolment token")
     key = Ed25519PublicKey.from_public_bytes(row.signing_key)
     verify_signature(request, key, claimed_digest(request))
+    deployment(request).freshness.spend(claim, row.device_id)
     return Device(row.device_id, row.user, key, X25519PublicKey.from_public_bytes(row.sealing_key))
 
 
-def verify_signature(request: Request, key: Ed25519PublicKey, body_sha256: bytes) -> None:
-    """Check the request's signature by ``key``. Raises :class:`Problem` 401."""
-    path: bytes = request.scope.get("raw_path") or request.url.path.encode()
-    query: bytes = request.scope["query_string"]
-    target = path.split(b"?")[0] + (b"?" + query if query else b"")
+def fresh_claim(request: Request) -> Claim:
+    """What the request's signature claims, over a challenge that is accepted. Raises :class:`Problem` 401."""
     try:
-        verify_request(
-            request.headers,
-            method=request.method,
-            target=target.decode("latin-1"),
-            body_sha256=body_sha256,
-            public_key=key,
-            now=time.time(),
-            window_s=deployment(request).settings.signature_window_s,
-        )
+        claim = claim_of(request.headers)
     except SealError as error:
         raise _unsigned(error) from error
+    deployment(request).freshness.check(claim)
+    return claim
+
+
+def verify_signature(request: Request, key: Ed25519PublicKey, body_sha256: bytes) -> None:
+    """Check the request's signature by ``key``, for this server. Raises :class:`Problem` 401, 421."""
+    path: bytes = request.scope.get("raw_path") or request.url.path.encode()
+    query: bytes = request.scope["query_string"]
+    target = (path.split(b"?")[0] + (b"?" + query if query else b"")).decode("latin-1")
+    called = request.headers.get("host", "")
+    names = deployment(request).authorities.possible(called)
+    if not names:
+        raise Problem(
+            421,
+            "wrong-authority",
+            "this server was called by a name that is not its own; the operator gives it that name with "
+            "`uvsdk serve --authority NAME` (UVSDK_SERVER_AUTHORITIES)",
+        )
+    for name in names:
+        try:
+            requested = Requested(request.method, name, target, body_sha256)
+            verify_request(request.headers, requested, public_key=key)
+        except SealError as error:
+            refusal = error
+        else:
+            return
+    raise _unsigned(refusal) from refusal
 
 
 def claimed_digest(request: Request) -> bytes:
@@ -98,7 +111,7 @@ async def bearer(request: Request) -> tokens.Bearer | None:
     if kind.lower() != "bearer":
         raise Problem(401, "unauthorized", "expected Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
     async with deployment(request).database.read() as connection:
-        return await tokens.bearer_of(connection, text.strip(), time.time())
+        return await tokens.bearer_of(connection, text.strip(), deployment(request).now())
 
 
 async def operator(request: Request) -> None:

@@ -102,6 +102,12 @@ def _configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow", action="append", metavar="ALGORITHM", help="accept this algorithm's restricted settings"
     )
+    parser.add_argument(
+        "--authority",
+        action="append",
+        metavar="HOST[:PORT]",
+        help="name by which devices call this server, behind a proxy or by DNS; several times for several",
+    )
     parser.epilog = "Every other setting is an environment variable UVSDK_SERVER_*, see uvsdk_server.Settings."
 
 
@@ -114,6 +120,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         port=arguments.port,
         start_after_users=arguments.start_after,
         allow_restricted=None if arguments.allow is None else tuple(arguments.allow),
+        authorities=None if arguments.authority is None else tuple(arguments.authority),
     )
     server = Server(create_app(settings), host=settings.host, port=settings.port)
     server.run()

@@ -17,9 +17,13 @@ from sqlalchemy import insert, select
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SettingsError, StoreError, WireError
 from uvsdk.federation.messages import TrainingConfig
+from uvsdk.privacy.statements import Validity
 from uvsdk.scoring.record import restored, stored
 from uvsdk_server.attempts import AttemptGate
+from uvsdk_server.authorities import Authorities
+from uvsdk_server.clocks import Clock, NotBefore
 from uvsdk_server.driver import Driver
+from uvsdk_server.freshness import Freshness
 from uvsdk_server.keys import KeyFolder, KeyRing
 from uvsdk_server.limits import Allowance
 from uvsdk_server.models import Models
@@ -40,7 +44,11 @@ from uvsdk_server.verification import Verifier
 
 @dataclass(slots=True)
 class Deployment:
-    """The parts, ready to serve. Made by :meth:`open`."""
+    """The parts, ready to serve. Made by :meth:`open`.
+
+    Attributes:
+        now: Unix time by which what is shown here expires.
+    """
 
     settings: Settings
     database: Database
@@ -54,13 +62,18 @@ class Deployment:
     uploads: Uploads
     verifier: Verifier
     registrations: Allowance
+    freshness: Freshness
+    authorities: Authorities
+    now: Clock
     metrics: Metrics
     log: Log
     _driving: asyncio.Task[None] | None = None
     _lock: int = -1
 
     @classmethod
-    async def open(cls, settings: Settings, watcher: Observer, metrics: Metrics, log: Log) -> Self:
+    async def open(
+        cls, settings: Settings, watcher: Observer, metrics: Metrics, log: Log, *, freshness: Freshness
+    ) -> Self:
         """Open or make the data folder, recover what a crash left, and start moving rounds on.
 
         Folder and database are looked at first: where they are not of one deployment, neither is touched.
@@ -80,7 +93,7 @@ class Deployment:
             # Again, now that no other server of this folder can start.
             state = judge(settings.data, await look(url))
             await _pair(settings.data, database, state, founding)
-            self = await cls._assemble(settings, database, watcher, metrics, log)
+            self = await cls._assemble(settings, database, watcher, metrics, log, freshness)
         except BaseException:
             await database.close()
             os.close(lock)
@@ -92,7 +105,13 @@ class Deployment:
 
     @classmethod
     async def _assemble(
-        cls, settings: Settings, database: Database, watcher: Observer, metrics: Metrics, log: Log
+        cls,
+        settings: Settings,
+        database: Database,
+        watcher: Observer,
+        metrics: Metrics,
+        log: Log,
+        freshness: Freshness,
     ) -> Self:
         files = KeyFolder(settings.data / "keys")
         keys = await KeyRing.open(files, database, time.time())
@@ -149,6 +168,9 @@ class Deployment:
                 presentation_detector=settings.presentation_detector,
             ),
             registrations=Allowance(settings.registrations_per_minute),
+            freshness=freshness,
+            authorities=Authorities(settings.authorities, settings.host),
+            now=NotBefore(),
             metrics=metrics,
             log=log,
         )
@@ -161,6 +183,11 @@ class Deployment:
         await self.verifier.close()
         await self.database.close()
         os.close(self._lock)
+
+    def validity(self) -> Validity:
+        """Of what is said now."""
+        now = time.time()
+        return Validity(now, now + self.settings.statement_lifetime_s)
 
     def _report_end(self, driving: asyncio.Task[None]) -> None:
         """Log what ended the task that moves rounds on; ``GET /readyz`` fails from then on."""

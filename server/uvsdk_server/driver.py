@@ -31,6 +31,7 @@ from uvsdk.federation.messages import Admission, Scalar, UpdateHead
 from uvsdk.federation.strategy import Contribution
 from uvsdk_server import aggregation, observer
 from uvsdk_server.board import Notice
+from uvsdk_server.clocks import Waits
 from uvsdk_server.models import Models
 from uvsdk_server.monitoring import Log, Metrics, where
 from uvsdk_server.rounds import Rounds
@@ -38,6 +39,8 @@ from uvsdk_server.settings import Settings
 from uvsdk_server.store import ledger, removals
 
 _RETRY_S = 5.0
+_LOOK_S = 60.0
+"""Longest wait between two looks, so that what is due by time (a new key) is due while training rests as well."""
 _AFTER_ABORT_S, _AFTER_ABORTS_S = 1.0, 60.0
 
 
@@ -60,6 +63,7 @@ class Driver:
         self._settings = settings
         self._metrics = metrics
         self._log = log
+        self._waits = Waits()
         self._reported: dict[str, Scalar] | None = None
 
     async def run(self) -> None:
@@ -76,6 +80,8 @@ class Driver:
                 if self._drafts.pending:
                     async with self._rounds.state_lock:
                         await self._drafts.discard()
+                if self._keys.age_s() > self._settings.key_lifetime_s:
+                    await self._renew_key()
                 wait_s = await self._advance()
             except Exception as error:  # noqa: BLE001 - whatever it is, the rounds that follow must not end with it
                 self.stalled = type(error).__name__
@@ -86,7 +92,7 @@ class Driver:
             if wait_s == 0:
                 continue
             try:
-                await asyncio.wait_for(self._rounds.woken.wait(), wait_s)
+                await asyncio.wait_for(self._rounds.woken.wait(), self._look_s(wait_s))
             except TimeoutError:
                 continue
 
@@ -120,12 +126,13 @@ class Driver:
         early = not deployment.started and admitted < self._settings.start_after_users
         if finished or early or size < config.quorum(size):
             return None
-        now = time.time()
         if last is not None:
             pause_s = max(self._settings.round_pause_s, _after_aborts_s(aborts))
-            if last.closed + pause_s > now:
-                return float(last.closed + pause_s - now)
-        await self._rotate_key(now)
+            ends = last.closed + pause_s
+            remaining_s = self._waits.remaining_s("pause", last.round_id, until=ends, longest_s=pause_s)
+            if remaining_s > 0:
+                return remaining_s
+        await self._renew_key()
         round_id = 1 if last is None else last.round_id + 1
         async with self._database.write() as connection:
             await ledger.insert_round(
@@ -138,7 +145,7 @@ class Driver:
                 seed=self._training.round_seed(round_id),
                 cohort=0,
                 quorum=0,
-                opened=now,
+                opened=time.time(),
                 accepted=0,
             )
         self._metrics.current_round.set(round_id)
@@ -197,7 +204,9 @@ class Driver:
             outstanding = await ledger.outstanding(connection, row.round_id)
         outstanding -= self._rounds.excused(row.round_id)
         await self._rounds.board.post(Notice(self._training.header(row, self._keys), outstanding))
-        remaining_s = float(row.deadline - time.time())
+        remaining_s = self._waits.remaining_s(
+            "deadline", row.round_id, until=row.deadline, longest_s=self._training.config.deadline_s
+        )
         if outstanding and remaining_s > 0:
             return remaining_s
         async with self._database.write() as connection:
@@ -335,13 +344,19 @@ class Driver:
             self._log.info("training", algorithm=self._training.config.algorithm, report=report)
             self._reported = report
 
-    async def _rotate_key(self, now: float) -> None:
+    def _look_s(self, wait_s: float | None) -> float:
+        """How long to wait at most: no longer than until the key is to be replaced, should that be soon."""
+        look_s = min(_LOOK_S, self._settings.key_lifetime_s)
+        return look_s if wait_s is None else min(wait_s, look_s)
+
+    async def _renew_key(self) -> None:
+        """Replace the server's HPKE key where it is due, and destroy those that are needed no more."""
         async with self._database.read() as connection:
             used = await ledger.rounds_with_key(connection, self._keys.current_id)
             needed = await ledger.open_key_ids(connection)
-        if now - self._keys.created > self._settings.key_lifetime_s or used >= self._settings.key_rounds:
-            await self._keys.rotate(self._database, now)
-        await self._keys.retire(self._database, needed, now)
+        if self._keys.age_s() > self._settings.key_lifetime_s or used >= self._settings.key_rounds:
+            await self._keys.rotate(self._database, time.time())
+        await self._keys.retire(self._database, needed, time.time())
 
     async def _clean(self) -> None:
         """Forget what closed rounds leave; at start-up, also what a crash kept from being forgotten."""
@@ -350,8 +365,10 @@ class Driver:
             newest = await ledger.newest_round(connection)
             if newest is not None:
                 await ledger.forget_receipts(connection, newest.round_id - self._settings.keep_rounds)
+            needed = await ledger.open_key_ids(connection)
         self._blobs.remove(*blobs)
         await removals.settle(self._database, self._settings.data)
+        await self._keys.retire(self._database, needed, time.time())
         await self._models.forget(self._settings.keep_models)
 
 

@@ -32,7 +32,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from sqlalchemy import insert, select, update
 
 from uvsdk.errors import StoreError
-from uvsdk.privacy.statements import Statement, key_id, sign_statement
+from uvsdk.privacy.statements import Statement, Validity, key_id, sign_statement
+from uvsdk_server.clocks import Ageing
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.schema import server_keys
 
@@ -223,7 +224,7 @@ class KeyRing:
 
     Attributes:
         files: the key files.
-        current_id: id of the HPKE key that is in use, made at :attr:`created`.
+        current_id: id of the HPKE key that is in use.
     """
 
     def __init__(self, files: KeyFolder) -> None:
@@ -233,7 +234,7 @@ class KeyRing:
         self.signing = files.signing
         self.at_rest = files.at_rest
         self.current_id = ""
-        self.created = 0.0
+        self._ageing = Ageing(0.0)
 
     @classmethod
     async def open(cls, files: KeyFolder, database: Database, now: float) -> Self:
@@ -245,7 +246,7 @@ class KeyRing:
         for row in rows:
             if row.retired is None:
                 ring._hpke[row.key_id] = X25519PrivateKey.from_private_bytes(ring._path(row.key_id).read_bytes())
-                ring.current_id, ring.created = row.key_id, row.created
+                ring.current_id, ring._ageing = row.key_id, Ageing(row.created)
             else:
                 ring._path(row.key_id).unlink(missing_ok=True)  # a crash kept it from being destroyed
         if not ring.current_id:
@@ -260,7 +261,11 @@ class KeyRing:
         async with database.write() as connection:
             await connection.execute(insert(server_keys).values(key_id=name, created=now))
         self._hpke[name] = private_key
-        self.current_id, self.created = name, now
+        self.current_id, self._ageing = name, Ageing(now)
+
+    def age_s(self) -> float:
+        """Of the current HPKE key; infinite where it seems to come from the future."""
+        return self._ageing.age_s()
 
     async def retire(self, database: Database, needed: Collection[str], now: float) -> None:
         """Destroy every key that is neither current nor in ``needed``."""
@@ -292,9 +297,9 @@ class KeyRing:
         """Raw public half, 32 bytes, of a key that is still held."""
         return self._hpke[name].public_key().public_bytes_raw()
 
-    def stand_behind(self, statement: Statement) -> bytes:
-        """The signature under which devices believe ``statement``."""
-        return sign_statement(statement, self.signing)
+    def stand_behind(self, statement: Statement, validity: Validity) -> bytes:
+        """The signature under which devices believe ``statement`` for a while."""
+        return sign_statement(statement, validity, self.signing)
 
     def _path(self, name: str) -> Path:
         return self.files.path(f"hpke-{name}.key")

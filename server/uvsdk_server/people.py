@@ -10,6 +10,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from sqlalchemy import func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.arrays import Float32
 from uvsdk.federation.codec import pack, unpack
@@ -48,6 +49,14 @@ class Registration:
     def device_id(self) -> str:
         """First 32 hexadecimal digits of the SHA-256 of the signing key."""
         return hashlib.sha256(self.signing_key).hexdigest()[:DEVICE_ID_DIGITS]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a message stands in the order in which its device made them."""
+
+    device_id: str
+    number: int
 
 
 class People:
@@ -89,18 +98,19 @@ class People:
             )
         return True
 
-    async def admit(self, admission: Admission) -> None:
-        """Keep an admission that the algorithm takes until the next round."""
+    async def admit(self, admission: Admission, place: Place) -> None:
+        """Keep an admission that the algorithm takes until the next round. Raises :class:`Problem` 401, 409."""
         own = await seal_of(admission.user, self._keys, self._database)
         sealed = own.seal(pack(admission), f"admission/{admission.user}")
         async with self._database.write() as connection:
+            await _advance(connection, place)
             await connection.execute(
                 update(users)
                 .where(users.c.user == admission.user)
                 .values(admission_sealed=sealed, admitted=True, samples=admission.samples)
             )
 
-    async def keep_template(self, template: TemplateUpload, user: str) -> None:
+    async def keep_template(self, template: TemplateUpload, user: str, place: Place) -> None:
         """Store a template, replacing the former one. Raises :class:`Problem`, ``UpdateRejectedError``."""
         check_user(template.user, user)
         check_samples(template.samples)
@@ -108,6 +118,7 @@ class People:
         own = await seal_of(user, self._keys, self._database)
         sealed = own.seal(pack(template), f"template/{user}/{template.model_version}")
         async with self._database.write() as connection:
+            await _advance(connection, place)
             await connection.execute(
                 update(users)
                 .where(users.c.user == user)
@@ -128,6 +139,18 @@ class People:
         own = await seal_of(user, self._keys, self._database)
         data = own.open(row.template_sealed, f"template/{user}/{model_version}")
         return unpack(TemplateUpload, data).embedding
+
+
+async def _advance(connection: AsyncConnection, place: Place) -> None:
+    """Take the next message of a device, in the caller's transaction. Raises :class:`Problem` 401, 409."""
+    mine = devices.c.device_id == place.device_id
+    moved = await connection.execute(
+        update(devices).where(mine, devices.c.last_number < place.number).values(last_number=place.number)
+    )
+    if moved.rowcount == 0:
+        if (await connection.execute(select(devices.c.device_id).where(mine))).first() is None:
+            raise Problem(401, "unknown-device", "the device was removed while this was received")
+        raise Problem(409, "out-of-order", "a later message of this device has arrived before; make this one anew")
 
 
 def check_user(claimed: str, user: str) -> None:

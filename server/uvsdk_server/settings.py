@@ -9,8 +9,10 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from uvsdk.attempts import RetryPolicy
+from uvsdk.errors import SettingsError
 from uvsdk.modality import Capture, FacesRule, Limits
 from uvsdk.scoring import QualityPolicy
+from uvsdk_server import authorities
 from uvsdk_server.store.counts import Whose
 
 
@@ -37,7 +39,14 @@ class Settings(BaseSettings):
         concurrent_uploads: updates received at once; more are answered 429.
         devices_per_user: devices that may stand for one user; a further one could replace the user's template.
         registrations_per_minute: devices that may register in a minute; more are answered 429.
-        signature_window_s: how far a device's clock may differ.
+        signature_window_s: age at which the challenge that devices sign their requests over is replaced; the one
+            before it is still accepted, and each request once.
+        statement_lifetime_s: how long devices believe what the server signed in the open (its keys, a round) after it
+            said so; their clocks may differ by five minutes besides.
+        authorities: names by which devices call this server, ``host`` or ``host:port``; ``uvsdk serve --authority
+            NAME``. What devices sign is for one of them, whatever Host header a proxy passes on. Empty for a server
+            that is called by its own address (``host``) or from this machine. In the environment, names with commas
+            between them.
         default_fmr: false match rate of ``POST /v1/verify`` where the request names none.
         quality: quality policy of ``POST /v1/verify``: ``off``, ``standard`` or ``strict``; a request may only ask for
             a stricter one.
@@ -83,6 +92,8 @@ class Settings(BaseSettings):
     devices_per_user: int = Field(default=1, ge=1)
     registrations_per_minute: int = Field(default=600, ge=1)
     signature_window_s: float = Field(default=300.0, gt=0)
+    statement_lifetime_s: float = Field(default=3600.0, gt=0)
+    authorities: Annotated[tuple[str, ...], NoDecode] = Field(default=(), max_length=authorities.LIMIT)
     default_fmr: float = Field(default=0.01, gt=0, lt=1)
     quality: QualityPolicy = "standard"
     faces: FacesRule = "single"
@@ -100,7 +111,15 @@ class Settings(BaseSettings):
     allow_restricted: Annotated[tuple[str, ...], NoDecode] = ()
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
 
-    @field_validator("allow_restricted", mode="before")
+    @field_validator("authorities")
+    @classmethod
+    def _authorities(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            return tuple(authorities.checked(name) for name in value)
+        except SettingsError as error:
+            raise ValueError(str(error)) from error
+
+    @field_validator("allow_restricted", "authorities", mode="before")
     @classmethod
     def _names(cls, value: object) -> object:
         return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value

@@ -28,11 +28,19 @@ from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle, shipped
 from uvsdk.federation.algorithms.fedaws import payload as fedaws
 from uvsdk.federation.codec import pack, unpack
-from uvsdk.federation.messages import Admission, RoundHeader, Task, TemplateUpload, TrainingConfig, UpdateHead
+from uvsdk.federation.messages import (
+    Admission,
+    Numbered,
+    RoundHeader,
+    Task,
+    TemplateUpload,
+    TrainingConfig,
+    UpdateHead,
+)
 from uvsdk.privacy.identifiers import hash_user_id
-from uvsdk.privacy.request_signing import sign_request
+from uvsdk.privacy.request_signing import CHALLENGE_HEADER, Requested, sign_request
 from uvsdk.privacy.sealing import CHUNK_BYTES, Binding, Envelope, new_nonce, seal
-from uvsdk.privacy.statements import verify_statement
+from uvsdk.privacy.statements import Validity, verify_statement
 from uvsdk_server import Settings, create_app, tokens
 from uvsdk_server.commands import Server
 from uvsdk_server.deployment import open_database
@@ -70,6 +78,7 @@ class RunningServer:
     settings: Mapping[str, object] = field(default_factory=dict)
     url: str = ""
     operator: str = ""
+    challenge: str = ""
     clients: list[httpx.Client] = field(default_factory=list)
     _server: Server | None = None
     _thread: threading.Thread | None = None
@@ -244,32 +253,55 @@ class SyntheticDevice:
     def request(
         self, method: str, target: str, body: bytes = b"", *, key_id: str | None = None, **headers: str
     ) -> httpx.Response:
-        """Send one signed request."""
-        signed = sign_request(
+        """Send one signed request; again where the server has another challenge by now, as devices do."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        for _ in range(2):
+            signed = self.signed(method, target, body, key_id=key_id)
+            answer = self._client.request(method, self.server.url + target, content=body, headers={**signed, **named})
+            self.server.challenge = answer.headers[CHALLENGE_HEADER]
+            if not (answer.status_code == 401 and kind(answer) == "stale-challenge"):
+                break
+        return answer
+
+    def signed(
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        *,
+        key_id: str | None = None,
+        challenge: str | None = None,
+        authority: str | None = None,
+    ) -> dict[str, str]:
+        """The headers that sign one request, over the newest challenge unless one is given."""
+        if not self.server.challenge:
+            self.server.challenge = self._client.get(f"{self.server.url}/healthz").headers[CHALLENGE_HEADER]
+        own = self.server.url.removeprefix("http://")
+        return sign_request(
+            Requested(method, authority or own, target, hashlib.sha256(body).digest()),
             self.signing,
             key_id=key_id or self.device_id,
-            method=method,
-            target=target,
-            body_sha256=hashlib.sha256(body).digest(),
+            challenge=self.server.challenge if challenge is None else challenge,
             created=int(time.time()),
         )
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self._client.request(method, self.server.url + target, content=body, headers={**signed, **named})
 
     def deployment(self) -> dict[str, object]:
         answer: dict[str, object] = self._client.get(f"{self.server.url}/v1/deployment").json()
         return answer
 
-    def register(self, token: str, **changes: str) -> httpx.Response:
-        body = {
+    def registration(self, token: str, **changes: str) -> bytes:
+        """The body of a registration."""
+        values = {
             "token": token,
             "user": self.user,
             "signing_key": base64.b64encode(self.signing.public_key().public_bytes_raw()).decode(),
             "sealing_key": base64.b64encode(self.sealing.public_key().public_bytes_raw()).decode(),
-        } | changes
-        return self.request(
-            "POST", "/v1/devices", json.dumps(body).encode(), key_id="new", Content_Type="application/json"
-        )
+        }
+        return json.dumps(values | changes).encode()
+
+    def register(self, token: str, **changes: str) -> httpx.Response:
+        body = self.registration(token, **changes)
+        return self.request("POST", "/v1/devices", body, key_id="new", Content_Type="application/json")
 
     def admit(self, **changes: object) -> httpx.Response:
         """Send an admission whose mean is a fixed direction of this device, shrunk as means are."""
@@ -298,8 +330,9 @@ class SyntheticDevice:
         values = answer.json()
         values["server_public_key"] = np.frombuffer(base64.b64decode(values["server_public_key"]), np.uint8)
         signature = base64.b64decode(values.pop("signature"))
+        validity = Validity(values.pop("issued_unix_s"), values.pop("expires_unix_s"))
         header = RoundHeader(**values)
-        verify_statement(header, signature, self.server_signing_key())
+        verify_statement(header, validity, signature, self.server_signing_key(), now=time.time())
         return header
 
     def server_signing_key(self) -> Ed25519PublicKey:
@@ -366,6 +399,11 @@ class SyntheticDevice:
         return self.request("PUT", f"/v1/rounds/{header.round_id}/update", body)
 
     def _send(self, message_type: str, message: bytes, version: str) -> httpx.Response:
+        body = self.sealed(message_type, message, version)
+        return self.request("PUT", f"/v1/users/{self.user}/{message_type}", body)
+
+    def sealed(self, message_type: str, message: bytes, version: str, *, number: int | None = None) -> bytes:
+        """What this device says of its user, by default as the newest that it has said."""
         known = self.deployment()
         binding = Binding(
             deployment=self.server.config.deployment,
@@ -379,8 +417,9 @@ class SyntheticDevice:
             nonce=new_nonce(),
         )
         recipient = X25519PublicKey.from_public_bytes(base64.b64decode(str(known["server_public_key"])))
-        body = seal([message], binding, recipient=recipient, signing_key=self.signing)
-        return self.request("PUT", f"/v1/users/{self.user}/{message_type}", body)
+        number = time.time_ns() // 1000 if number is None else number
+        message = pack(Numbered(number, np.frombuffer(message, np.uint8)))
+        return seal([message], binding, recipient=recipient, signing_key=self.signing)
 
 
 def devices_of(server: RunningServer, count: int, *, first: int = 0) -> list[SyntheticDevice]:

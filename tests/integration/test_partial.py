@@ -7,6 +7,7 @@ Four real device processes and a real server, of which one device and the server
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -99,7 +100,7 @@ def check_what_is_kept(run: Run) -> None:
         assert path.stat().st_mtime < closed[0], "it was written again in a later round"
         federation = roles.federation_of(run.server.url, person)
         with federation._connection() as connection:
-            deployment = approved_deployment(connection, store, approve=None)
+            deployment = approved_deployment(connection, store, approve=None, now=time.time())
         features = store.features(person)
         kept = frozen_views(store, person, deployment, features, trained)
         assert path.stat().st_mtime < closed[0]

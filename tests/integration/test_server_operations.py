@@ -126,14 +126,7 @@ def test_uploads_at_once_are_limited(tmp_path: Path) -> None:
             go_on.wait(timeout=20)
             yield body[100:]
 
-        signed = harness.sign_request(
-            devices[0].signing,
-            key_id=devices[0].device_id,
-            method="PUT",
-            target="/v1/rounds/1/update",
-            body_sha256=harness.hashlib.sha256(body).digest(),
-            created=int(time.time()),
-        )
+        signed = devices[0].signed("PUT", "/v1/rounds/1/update", body)
         slow_client, answers = server.open_client(), []
         url = f"{server.url}/v1/rounds/1/update"
         thread = threading.Thread(target=lambda: answers.append(slow_client.put(url, content=slowly(), headers=signed)))

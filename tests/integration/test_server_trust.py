@@ -19,7 +19,7 @@ from uvsdk import enroll
 from uvsdk.bundle import shipped
 from uvsdk.errors import SealError, UnapprovedConfigError
 from uvsdk.federation.messages import ServerStatement
-from uvsdk.privacy.statements import key_id, sign_statement
+from uvsdk.privacy.statements import Validity, key_id, sign_statement
 from uvsdk_device.connection import Connection
 
 PEOPLE = 3
@@ -46,11 +46,13 @@ def impersonated(values: Values) -> Values:
         server_public_key=np.frombuffer(MALLORYS_KEY, np.uint8),
         model_version=values["model_version"],
         needs=tuple(values["needs"]),
+        authorities=tuple(values["authorities"]),
     )
+    validity = Validity(values["issued_unix_s"], values["expires_unix_s"])
     return {
         **exchanged_and_renamed(values),
         "server_signing_key": base64.b64encode(MALLORYS_SIGNATURES.public_key().public_bytes_raw()).decode(),
-        "signature": base64.b64encode(sign_statement(statement, MALLORYS_SIGNATURES)).decode(),
+        "signature": base64.b64encode(sign_statement(statement, validity, MALLORYS_SIGNATURES)).decode(),
     }
 
 

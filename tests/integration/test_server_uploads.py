@@ -189,30 +189,16 @@ def test_a_request_of_another_device(room: Room) -> None:
 def test_a_body_that_was_not_signed(room: Room) -> None:
     device = room.devices[0]
     body = device.update(room.header)
-    signed = harness.sign_request(
-        device.signing,
-        key_id=device.device_id,
-        method="PUT",
-        target="/v1/rounds/1/update",
-        body_sha256=harness.hashlib.sha256(body + b"x").digest(),
-        created=int(harness.time.time()),
-    )
+    signed = device.signed("PUT", "/v1/rounds/1/update", body + b"x")
     answer = room.server.clients[0].put(f"{room.server.url}/v1/rounds/1/update", content=body, headers=signed)
     assert (answer.status_code, kind(answer)) == (401, "bad-signature")
 
 
-def test_a_stale_signature(room: Room) -> None:
+def test_a_signature_over_a_challenge_of_another_time(room: Room) -> None:
     device = room.devices[0]
-    signed = harness.sign_request(
-        device.signing,
-        key_id=device.device_id,
-        method="GET",
-        target="/v1/rounds/current",
-        body_sha256=harness.hashlib.sha256(b"").digest(),
-        created=int(harness.time.time()) - 400,
-    )
+    signed = device.signed("GET", "/v1/rounds/current", challenge="0" * 32)
     answer = room.server.clients[0].get(f"{room.server.url}/v1/rounds/current", headers=signed)
-    assert (answer.status_code, kind(answer)) == (401, "bad-signature")
+    assert (answer.status_code, kind(answer)) == (401, "stale-challenge")
 
 
 def test_too_large(room: Room) -> None:

@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from uvsdk.errors import ServerRefusedError, ServerUnreachableError, SettingsError, WireError
-from uvsdk.privacy.request_signing import verify_request
+from uvsdk.privacy.request_signing import Requested, verify_request
 from uvsdk_device.connection import Connection, Signer, Timeouts
 
 FAST = Timeouts(connect_s=2.0, silence_s=0.3, whole_s=0.8)
@@ -45,6 +45,21 @@ class Handler(BaseHTTPRequestHandler):
         getattr(self, f"case_{name}")()
 
     do_GET = do_PUT = do_POST = do_DELETE = handle_any
+
+    def case_healthz(self) -> None:
+        self.answer(200, UVSDK_Challenge="c0ffee")
+
+    def case_stale_once(self) -> None:
+        if '"c0ffee.' in self.headers["Signature-Input"]:
+            body = b'{"type": "urn:uvsdk:problem:stale-challenge"}'
+            self.answer(401, body, Content_Type="application/problem+json", UVSDK_Challenge="decade")
+        else:
+            self.answer(200, b"fresh", UVSDK_Challenge="decade")
+
+    def case_stale_always(self) -> None:
+        body = b'{"type": "urn:uvsdk:problem:stale-challenge"}'
+        challenge = hashlib.sha256(self.headers["Signature-Input"].encode()).hexdigest()
+        self.answer(401, body, Content_Type="application/problem+json", UVSDK_Challenge=challenge)
 
     def case_echo(self) -> None:
         self.answer(200, json.dumps({"path": self.path}).encode(), ETag='"v1"')
@@ -158,7 +173,32 @@ def test_what_is_signed_is_what_arrives(server: str) -> None:
     assert [method for method, *_ in Handler.seen[-5:]] == ["GET", "PUT", "PUT", "POST", "DELETE"]
     for method, path, headers, body in Handler.seen[-5:]:
         digest = hashlib.sha256(body).digest()
-        verify_request(headers, method=method, target=path, body_sha256=digest, public_key=key.public_key(), now=1000.0)
+        requested = Requested(method, server.removeprefix("http://"), path, digest)
+        verify_request(headers, requested, public_key=key.public_key())
+        assert ';created=1000;keyid="device-1";nonce="c0ffee.' in headers["Signature-Input"]
+
+
+def test_a_request_over_a_stale_challenge_is_signed_anew_once(server: str) -> None:
+    with Connection(server, signer=Signer(Ed25519PrivateKey.generate(), "device-1")) as connection:
+        assert connection.put("/stale-once", b"body").body == b"fresh"
+        assert [body for _, path, _, body in Handler.seen[-2:]] == [b"body", b"body"]
+        first, second = (headers["Signature-Input"] for _, _, headers, _ in Handler.seen[-2:])
+        assert '"c0ffee.' in first
+        assert '"decade.' in second
+        before = len(Handler.seen)
+        with pytest.raises(ServerRefusedError, match="stale"):
+            connection.get("/stale-always", limit=100)
+        assert len(Handler.seen) == before + 2
+
+
+def test_after_a_failure_the_challenge_is_asked_for_anew(server: str) -> None:
+    """A server that was started again refuses a large body before it is whole, which looks like a broken line."""
+    with Connection(server, signer=Signer(Ed25519PrivateKey.generate(), "device-1"), timeouts=FAST) as connection:
+        connection.get("/echo", limit=1000)
+        with pytest.raises(ServerUnreachableError):
+            connection.get("/short", limit=10_000)
+        connection.get("/echo", limit=1000)
+    assert [path for _, path, _, _ in Handler.seen[-5:]] == ["/healthz", "/echo", "/short", "/healthz", "/echo"]
 
 
 def test_an_entity_tag_saves_the_download(connection: Connection) -> None:

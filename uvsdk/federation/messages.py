@@ -138,7 +138,8 @@ class ServerStatement:
     """What a server says of itself to whoever asks, signed (:mod:`uvsdk.privacy.statements`).
 
     ``server_public_key`` is the raw X25519 key that admissions and templates are sealed to. ``needs`` names what an
-    :class:`Admission` must hold, sorted.
+    :class:`Admission` must hold, sorted. ``authorities`` are the names by which the server is called, ``host`` or
+    ``host:port``.
     """
 
     deployment: str
@@ -147,6 +148,7 @@ class ServerStatement:
     server_public_key: UInt8
     model_version: str
     needs: tuple[str, ...]
+    authorities: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,18 @@ class TemplateUpload:
     model_version: str
     samples: int
     embedding: Float32
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """An :class:`Admission` or a :class:`TemplateUpload`, packed, in the order in which its device made them.
+
+    A server takes no ``number`` that is not above the last of that device, so that nothing captured earlier can take
+    the place of something newer.
+    """
+
+    number: int
+    body: UInt8
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +283,7 @@ __all__ = [
     "WEIGHTINGS",
     "Admission",
     "Invitation",
+    "Numbered",
     "OptimiserState",
     "Request",
     "RoundHeader",

@@ -1,18 +1,21 @@
 """HTTP requests signed by a device: a subset of RFC 9421 with the Content-Digest of RFC 9530.
 
-One signature, Ed25519, over ``@method``, ``@path``, ``@query`` and ``content-digest``, with the parameters
-``created``, ``keyid``, ``nonce`` and ``alg``. ``@authority`` and ``@scheme`` are left out because a proxy in front of
-the server may rewrite both; what must not be replayed to another deployment is sealed, and the seal names the
-deployment. A request can be repeated unchanged within the window: the uploads it carries are idempotent.
+One signature, Ed25519, over ``@method``, ``@authority``, ``@path``, ``@query`` and ``content-digest``, with the
+parameters ``created``, ``keyid``, ``nonce`` and ``alg``. ``@scheme`` is left out because a proxy in front of the server
+ends TLS; ``@authority`` is the name by which the device calls the server, whatever a proxy makes of the Host header.
+
+No request can be repeated. The nonce is a challenge that the server gave out, a dot, and 128 random bits of the device.
+The server accepts a challenge for minutes, a nonce once, and after a restart no challenge of the time before, so it
+has nothing to write down, and no clock decides: ``created`` is for logs. Every answer of a server carries the challenge
+(the header ``UVSDK-Challenge``); a request under an old one is refused (``stale-challenge``) and signed anew. DPoP does
+the same (RFC 9449, section 8).
 
 >>> key = Ed25519PrivateKey.generate()
->>> body = hashlib.sha256(b"{}").digest()
->>> headers = sign_request(key, key_id="device-1", method="PUT", target="/v1/x?a=1", body_sha256=body, created=1000)
->>> key_id_of(headers)
+>>> request = Requested("PUT", "clinic.example", "/v1/x?a=1", hashlib.sha256(b"{}").digest())
+>>> headers = sign_request(request, key, key_id="device-1", challenge="c0ffee", created=1000)
+>>> claim_of(headers).key_id
 'device-1'
->>> verify_request(
-...     headers, method="PUT", target="/v1/x?a=1", body_sha256=body, public_key=key.public_key(), now=1010
-... )
+>>> verify_request(headers, request, public_key=key.public_key())
 """
 
 from __future__ import annotations
@@ -31,8 +34,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from uvsdk.errors import SealError
 
-COVERED: Final = ("@method", "@path", "@query", "content-digest")
+COVERED: Final = ("@method", "@authority", "@path", "@query", "content-digest")
 """Every signature covers exactly these, so that nothing a server acts on is left outside it."""
+
+CHALLENGE_HEADER: Final = "UVSDK-Challenge"
+"""In every answer of a server: what the next requests are signed over."""
 
 _LABEL = "uvsdk"
 _HEADERS = ("signature-input", "signature", "content-digest")
@@ -46,78 +52,89 @@ _PARAMETER = re.compile(rf";([a-z]+)=(?:([0-9]{{1,15}})|({_STRING}))")
 _SIGNATURE = re.compile(r"(?P<label>[a-z][a-z0-9_-]*)=:(?P<value>[A-Za-z0-9+/]{86}==):")
 
 
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """What a signature covers.
+
+    Args:
+        method: e.g. ``"PUT"``.
+        authority: host, and port where it is not the scheme's own, as the device calls the server; lower case.
+        target: path and query, percent-encoded, e.g. ``"/v1/rounds/current?after=3"``.
+        body_sha256: SHA-256 of the body, 32 bytes; of ``b""`` where there is none.
+    """
+
+    method: str
+    authority: str
+    target: str
+    body_sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a request says of itself, before any of it is believed.
+
+    Args:
+        key_id: by which the server knows the key.
+        nonce: may be used once.
+        challenge: the part of the nonce that a server gave out.
+        created: seconds since 1970, by the device's clock.
+    """
+
+    key_id: str
+    nonce: str
+    challenge: str
+    created: int
+
+
 def sign_request(
-    key: Ed25519PrivateKey, *, key_id: str, method: str, target: str, body_sha256: bytes, created: int
+    requested: Requested, key: Ed25519PrivateKey, *, key_id: str, challenge: str, created: int
 ) -> dict[str, str]:
     """The three headers that sign one request.
 
     Args:
+        requested: what is sent.
         key: the device's signing key.
         key_id: what the server knows it by.
-        method: as sent, e.g. ``"PUT"``.
-        target: path and query as sent, percent-encoded, e.g. ``"/v1/rounds/current?after=3"``.
-        body_sha256: SHA-256 of the body, 32 bytes; of ``b""`` where there is none.
+        challenge: the newest that the server gave out.
         created: seconds since 1970, by the device's clock.
 
     Raises:
         SealError: a part that cannot stand in a header (a quote in the key id, a target that is not ASCII, ...).
     """
-    digest = content_digest(body_sha256)
-    parameters = signature_parameters(
-        COVERED, {"created": created, "keyid": key_id, "nonce": secrets.token_hex(16), "alg": "ed25519"}
-    )
-    signature = key.sign(signature_base(_components(COVERED, method, target, digest), parameters))
+    nonce = f"{challenge}.{secrets.token_hex(16)}"
+    parameters = signature_parameters(COVERED, {"created": created, "keyid": key_id, "nonce": nonce, "alg": "ed25519"})
+    signature = key.sign(signature_base(_components(COVERED, requested), parameters))
     return {
-        "Content-Digest": digest,
+        "Content-Digest": content_digest(requested.body_sha256),
         "Signature-Input": f"{_LABEL}={parameters}",
         "Signature": f"{_LABEL}=:{base64.b64encode(signature).decode()}:",
     }
 
 
-def verify_request(
-    headers: Mapping[str, str],
-    *,
-    method: str,
-    target: str,
-    body_sha256: bytes,
-    public_key: Ed25519PublicKey,
-    now: float,
-    window_s: float = 300,
-) -> None:
-    """Check that the holder of ``public_key`` made this very request not long ago.
+def verify_request(headers: Mapping[str, str], requested: Requested, *, public_key: Ed25519PublicKey) -> None:
+    """Check that the holder of ``public_key`` made this very request; whether it is new is for the caller to say.
 
     Args:
         headers: of the request, names in any case.
-        method: as received.
-        target: path and query as received, still percent-encoded.
-        body_sha256: SHA-256 of the body as received, 32 bytes.
-        public_key: of the key that :func:`key_id_of` names.
-        now: seconds since 1970, by the server's clock.
-        window_s: how far the two clocks may differ, either way.
+        requested: as received.
+        public_key: of the key that :func:`claim_of` names.
 
     Raises:
-        SealError: missing or malformed headers, another body, another request, a signature from outside the window,
-            or one by another key.
+        SealError: missing or malformed headers, another body, another request, or a signature by another key.
     """
     signed = _read(headers)
-    if not abs(now - signed.created) <= window_s:  # written so that NaN fails
-        raise SealError(
-            f"the request was signed {now - signed.created:+.0f} s ago, accepted are {window_s:.0f} s either way; "
-            "is the device's clock right?"
-        )
-    expected = content_digest(body_sha256)
-    if signed.content_digest != expected:
+    if signed.content_digest != content_digest(requested.body_sha256):
         raise SealError("the Content-Digest is not the SHA-256 of the body that arrived (RFC 9530, sha-256 alone)")
-    base = signature_base(_components(signed.components, method, target, expected), signed.parameters)
+    base = signature_base(_components(signed.components, requested), signed.parameters)
     try:
         public_key.verify(signed.signature, base)
     except InvalidSignature as error:
         raise SealError("the request's signature is not by the key it names, or the request was changed") from error
 
 
-def key_id_of(headers: Mapping[str, str]) -> str:
-    """The ``keyid`` a request claims, to look its key up by; proves nothing. Raises :class:`SealError` as above."""
-    return _read(headers).key_id
+def claim_of(headers: Mapping[str, str]) -> Claim:
+    """What a request says of itself, to look its key up by; proves nothing. Raises :class:`SealError` as above."""
+    return _read(headers).claim
 
 
 def content_digest(body_sha256: bytes) -> str:
@@ -159,12 +176,11 @@ def signature_base(components: Sequence[tuple[str, str]], parameters: str) -> by
 
 @dataclass(frozen=True, slots=True)
 class _Signed:
-    """What the three headers say, before any of it is believed."""
+    """What the three headers hold, before any of it is believed."""
 
     components: tuple[str, ...]
     parameters: str
-    key_id: str
-    created: int
+    claim: Claim
     signature: bytes
     content_digest: str
 
@@ -189,13 +205,16 @@ def _read(headers: Mapping[str, str]) -> _Signed:
     components = tuple(item[1:-1] for item in re.findall(_STRING, claim["components"]))
     if sorted(components) != sorted(COVERED):
         raise SealError(f"the signature covers {len(components)} components; it must cover exactly {COVERED}")
-    key_id, created = _read_parameters(claim["rest"])
     return _Signed(
-        components, claim["parameters"], key_id, created, _decode(signature["value"]), values["content-digest"]
+        components=components,
+        parameters=claim["parameters"],
+        claim=_read_parameters(claim["rest"]),
+        signature=_decode(signature["value"]),
+        content_digest=values["content-digest"],
     )
 
 
-def _read_parameters(text: str) -> tuple[str, int]:
+def _read_parameters(text: str) -> Claim:
     found: dict[str, int | str] = {}
     for name, number, string in _PARAMETER.findall(text):
         if name in found:
@@ -204,19 +223,28 @@ def _read_parameters(text: str) -> tuple[str, int]:
     expected = {"created", "keyid", "nonce", "alg"}
     if set(found) != expected:
         raise SealError(f"a signature has the parameters {sorted(expected)}, got {sorted(found)}")
-    key_id, created = found["keyid"], found["created"]
-    if not isinstance(key_id, str) or not isinstance(created, int) or not found["nonce"]:
-        raise SealError("created is an integer, keyid is a string and nonce is not empty")
+    key_id, created, nonce = found["keyid"], found["created"], found["nonce"]
+    if not isinstance(key_id, str) or not isinstance(created, int) or not isinstance(nonce, str):
+        raise SealError("created is an integer, keyid and nonce are strings")
+    challenge, dot, own = nonce.rpartition(".")
+    if not dot or not own:
+        raise SealError("a nonce is the server's challenge, a dot and what makes the request the only one of its kind")
     if found["alg"] != "ed25519":
         raise SealError("a request is signed with alg ed25519 and no other")
-    return key_id, created
+    return Claim(key_id, nonce, challenge, created)
 
 
-def _components(names: Sequence[str], method: str, target: str, digest: str) -> list[tuple[str, str]]:
-    path, _, query = target.partition("?")
-    if not path.startswith("/") or "#" in target:
+def _components(names: Sequence[str], requested: Requested) -> list[tuple[str, str]]:
+    path, _, query = requested.target.partition("?")
+    if not path.startswith("/") or "#" in requested.target:
         raise SealError("a target is the path and query of a request: it starts with / and has no fragment")
-    values = {"@method": method, "@path": path, "@query": f"?{query}", "content-digest": digest}
+    values = {
+        "@method": requested.method,
+        "@authority": requested.authority,
+        "@path": path,
+        "@query": f"?{query}",
+        "content-digest": content_digest(requested.body_sha256),
+    }
     return [(name, values[name]) for name in names]
 
 
@@ -235,9 +263,12 @@ def _decode(value: str) -> bytes:
 
 
 __all__ = [
+    "CHALLENGE_HEADER",
     "COVERED",
+    "Claim",
+    "Requested",
+    "claim_of",
     "content_digest",
-    "key_id_of",
     "sign_request",
     "signature_base",
     "signature_parameters",

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
 from uvsdk.federation.messages import ServerStatement
@@ -20,7 +20,8 @@ class DeploymentAnswer(BaseModel):
     """Keys are base64 of 32 raw bytes: X25519 to seal to, Ed25519 to check the server's signatures with.
 
     ``needs`` names what an admission must hold (``mean``, ``instances``, ``embedded-instances``) or may hold
-    (``person``). ``signature`` is base64 of the signature over the ``ServerStatement`` that the other fields make up.
+    (``person``). ``authorities`` are the names by which devices call this server. ``signature`` is base64 of the
+    signature over the ``ServerStatement`` that the other fields make up, and over the two times between which it holds.
     """
 
     model_config = ConfigDict(protected_namespaces=())
@@ -34,13 +35,17 @@ class DeploymentAnswer(BaseModel):
     model_version: str
     modality: str
     needs: tuple[str, ...]
+    authorities: tuple[str, ...]
+    issued_unix_s: float
+    expires_unix_s: float
     signature: str
 
 
 @router.get("/v1/deployment")
-async def get_deployment(served: Served) -> DeploymentAnswer:
+async def get_deployment(served: Served, request: Request) -> DeploymentAnswer:
     """Configuration and public keys; needs no authentication, for it is what a device decides to trust."""
     config, keys = served.training.config, served.keys
+    validity = served.validity()
     statement = ServerStatement(
         deployment=config.deployment,
         config_digest=config.digest(),
@@ -48,6 +53,7 @@ async def get_deployment(served: Served) -> DeploymentAnswer:
         server_public_key=np.frombuffer(keys.public(keys.current_id), np.uint8),
         model_version=served.models.current.version,
         needs=served.training.needs,
+        authorities=served.authorities.possible(request.headers.get("host", "")),
     )
     return DeploymentAnswer(
         deployment=statement.deployment,
@@ -59,5 +65,8 @@ async def get_deployment(served: Served) -> DeploymentAnswer:
         model_version=statement.model_version,
         modality=config.modality,
         needs=statement.needs,
-        signature=base64.b64encode(keys.stand_behind(statement)).decode(),
+        authorities=statement.authorities,
+        issued_unix_s=validity.issued_unix_s,
+        expires_unix_s=validity.expires_unix_s,
+        signature=base64.b64encode(keys.stand_behind(statement, validity)).decode(),
     )

@@ -5,17 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import time
 from typing import Annotated
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, BeforeValidator, Field
 
-from uvsdk.errors import SealError
-from uvsdk.privacy.request_signing import key_id_of
 from uvsdk_server import problems
-from uvsdk_server.authentication import Served, verify_signature
+from uvsdk_server.authentication import Served, fresh_claim, verify_signature
 from uvsdk_server.people import Registration
 from uvsdk_server.problems import Problem
 
@@ -56,17 +53,16 @@ class DeviceAnswer(BaseModel):
 @router.post("/v1/devices", status_code=201, responses={200: {"model": DeviceAnswer}, **problems.responses(409)})
 async def post_device(served: Served, request: Request, response: Response, body: DeviceRequest) -> DeviceAnswer:
     """Register a device. The request is signed with the very key it hands in, under the key id ``new``."""
-    now = time.time()
+    now = served.now()
     served.registrations.take(now)
-    try:
-        key_id = key_id_of(request.headers)
-    except SealError as error:
-        raise Problem(401, "bad-signature", str(error)) from error
-    if key_id != NEW_DEVICE:
+    claim = fresh_claim(request)
+    if claim.key_id != NEW_DEVICE:
         raise Problem(401, "bad-signature", f"a registration is signed under the key id {NEW_DEVICE!r}")
     key = Ed25519PublicKey.from_public_bytes(body.signing_key)
     verify_signature(request, key, hashlib.sha256(await request.body()).digest())
     registration = Registration(body.token, body.user, body.signing_key, body.sealing_key)
     if not await served.people.register(registration, now):
         response.status_code = 200
+    # Only now: whoever has no token must not fill the memory.
+    served.freshness.spend(claim, registration.device_id)
     return DeviceAnswer(device_id=registration.device_id)

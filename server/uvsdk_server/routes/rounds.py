@@ -18,7 +18,6 @@ from uvsdk.federation.messages import RoundHeader
 from uvsdk_server import envelopes, observer, problems
 from uvsdk_server.authentication import ClaimedDevice, Served, SignedDevice, check_body
 from uvsdk_server.deployment import Deployment
-from uvsdk_server.keys import KeyRing
 from uvsdk_server.people import Device
 from uvsdk_server.problems import Problem
 from uvsdk_server.rounds import check_collecting
@@ -34,7 +33,8 @@ RoundId = Annotated[int, Path(ge=1, lt=1 << 31)]
 class RoundAnswer(BaseModel):
     """A round that asks the device to take part; ``server_public_key`` is base64 of a raw X25519 key.
 
-    ``signature`` is base64 of the server's signature over the ``RoundHeader`` that the other fields make up.
+    ``signature`` is base64 of the server's signature over the ``RoundHeader`` that the other fields make up, and over
+    the two times between which it holds.
     """
 
     model_config = ConfigDict(protected_namespaces=())
@@ -48,6 +48,8 @@ class RoundAnswer(BaseModel):
     server_key_id: str
     server_public_key: str
     cohort: int
+    issued_unix_s: float
+    expires_unix_s: float
     signature: str
 
 
@@ -68,7 +70,7 @@ async def get_current_round(
     if header is None:
         state = "finished" if board.notice.finished else "waiting"
         return Response(status_code=204, headers={"UVSDK-Training": state})
-    return JSONResponse(_answer(header, served.keys).model_dump())
+    return JSONResponse(_answer(header, served).model_dump())
 
 
 @router.get("/v1/rounds/{round_id}/task", response_class=Response, responses=problems.responses(409, 410))
@@ -137,7 +139,8 @@ def _sealed(envelope: bytes) -> Response:
     return Response(envelope, media_type="application/octet-stream")
 
 
-def _answer(header: RoundHeader, keys: KeyRing) -> RoundAnswer:
+def _answer(header: RoundHeader, served: Deployment) -> RoundAnswer:
+    validity = served.validity()
     return RoundAnswer(
         deployment=header.deployment,
         algorithm=header.algorithm,
@@ -148,5 +151,7 @@ def _answer(header: RoundHeader, keys: KeyRing) -> RoundAnswer:
         server_key_id=header.server_key_id,
         server_public_key=base64.b64encode(header.server_public_key.tobytes()).decode(),
         cohort=header.cohort,
-        signature=base64.b64encode(keys.stand_behind(header)).decode(),
+        issued_unix_s=validity.issued_unix_s,
+        expires_unix_s=validity.expires_unix_s,
+        signature=base64.b64encode(served.keys.stand_behind(header, validity)).decode(),
     )

@@ -9,6 +9,7 @@ Nothing here is a biometric in clear: columns named ``*_sealed`` are encrypted w
 from __future__ import annotations
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
@@ -82,6 +83,7 @@ devices = Table(
     Column("signing_key", LargeBinary(32), nullable=False),
     Column("sealing_key", LargeBinary(32), nullable=False),
     Column("created", Float, nullable=False),
+    Column("last_number", BigInteger, nullable=False, server_default="0"),
     Index(None, "user"),
 )
 
