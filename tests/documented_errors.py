@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -131,6 +132,15 @@ def no_bundle(_: Path) -> object:
     return Bundle.from_bytes(b"<html>not found</html>")
 
 
+def unsigned_bundle(_: Path) -> object:
+    return Bundle.from_bytes(shipped().to_bytes(), trusted=[Ed25519PrivateKey.generate().public_key()])
+
+
+def exchanged_calibration(_: Path) -> object:
+    enrolled = replace(template(shipped().version), threshold=replace(_limit(), calibration="0" * 64))
+    return verify(BLANK, enrolled, model=shipped())
+
+
 def weights_elsewhere(_: Path) -> object:
     return find("ge2e", path="voice-encoder.pt")
 
@@ -237,6 +247,8 @@ RAISED: dict[type[errors.UvsdkError], Callable[[Path], object]] = {
     errors.DisabledError: disabled,
     errors.ChallengeError: unknown_challenge,
     errors.BundleError: no_bundle,
+    errors.UntrustedBundleError: unsigned_bundle,
+    errors.ExchangedBundleError: exchanged_calibration,
     errors.WeightsNotFoundError: weights_elsewhere,
     errors.UnknownNameError: unknown_name,
     errors.SettingsError: wrong_setting,

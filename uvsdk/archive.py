@@ -1,4 +1,10 @@
-"""The file of a bundle: a zip archive of stored members, each with its size and SHA-256 in ``manifest.json``."""
+"""The file of a bundle: a zip archive of stored members, each with its size and SHA-256 in ``manifest.json``.
+
+There is one file for given members and no other: what :func:`pack_members` makes of what was read must be the file that
+was read, byte for byte. So nothing rides along between, before or behind the members, in comments, extra fields or data
+descriptors, under a second entry of the same name or one that differs in case; and the digest of the manifest is the
+digest of the bundle.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +25,31 @@ THETA: Final = "theta.f32"
 IMPOSTORS: Final = "impostors.f32"
 CALIBRATION: Final = "calibration.bin"
 PRESENTATION: Final = "presentation.onnx"
+SIGNATURE: Final = "signature.json"
 MANIFEST: Final = "manifest.json"
 _MANIFEST_MAXIMUM_BYTES = 1 << 20
 # Zip archives carry a date; a fixed one makes a bundle a pure function of its content.
 _DATE = (1980, 1, 1, 0, 0, 0)
+_UNIX = 3
+_ORDER = (MANIFEST, *(f"{name}.onnx" for name in GRAPHS), THETA, IMPOSTORS, CALIBRATION, PRESENTATION, SIGNATURE)
 
 
-def write_members(record: Mapping[str, object], members: Mapping[str, bytes], digests: Mapping[str, bytes]) -> bytes:
-    """The archive of ``members`` under the manifest ``record``, to which their sizes and digests are added."""
+def manifest_text(record: Mapping[str, object], members: Mapping[str, bytes], digests: Mapping[str, bytes]) -> bytes:
+    """``manifest.json``: ``record``, to which the members' sizes and digests are added."""
     listed = {name: {"sha256": digests[name].hex(), "bytes": len(body)} for name, body in members.items()}
     complete = {**record, "members": listed}
-    text = json.dumps(complete, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
+    return json.dumps(complete, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
+
+
+def pack_members(members: Mapping[str, bytes]) -> bytes:
+    """The archive of ``members``, ``manifest.json`` among them; their order does not matter."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, body in {MANIFEST: text, **members}.items():
-            archive.writestr(zipfile.ZipInfo(name, _DATE), body)
+        for name in _ORDER:
+            if name in members:
+                entry = zipfile.ZipInfo(name, _DATE)
+                entry.create_system = _UNIX  # whatever this one is
+                archive.writestr(entry, members[name])
     return file.getvalue()
 
 
@@ -41,14 +57,13 @@ def read_members(data: bytes) -> dict[str, bytes]:
     """The archive's members, having shown that it is one of ours and inflates to no more than it is."""
     if len(data) > MAXIMUM_BYTES:
         raise BundleError(f"{len(data)} bytes, a bundle has at most {MAXIMUM_BYTES}")
-    known = {MANIFEST, THETA, IMPOSTORS, CALIBRATION, PRESENTATION, *(f"{name}.onnx" for name in GRAPHS)}
     if not data.startswith(b"PK\x03\x04"):
         raise BundleError("not a model bundle: it does not start as a zip archive")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
             names = [entry.filename for entry in entries]
-            if len(set(names)) != len(names) or not set(names) <= known or not {MANIFEST, THETA} <= set(names):
+            if len(set(names)) != len(names) or not set(names) <= set(_ORDER) or not {MANIFEST, THETA} <= set(names):
                 raise BundleError(f"not a model bundle: its members are {names[:8]}")
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                 raise BundleError("a bundle's members are stored, not compressed")
@@ -56,10 +71,16 @@ def read_members(data: bytes) -> dict[str, bytes]:
                 raise BundleError("the members claim more bytes than the bundle has")
             if archive.getinfo(MANIFEST).file_size > _MANIFEST_MAXIMUM_BYTES:
                 raise BundleError(f"manifest.json is over {_MANIFEST_MAXIMUM_BYTES} bytes")
-            return {name: archive.read(name) for name in names}
+            members = {name: archive.read(name) for name in names}
     # RuntimeError: an encrypted member. NotImplementedError: a zip version or method Python does not know.
     except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, NotImplementedError, OSError) as error:
         raise BundleError(f"the bundle is damaged: {error}") from error
+    if pack_members(members) != data:
+        raise BundleError(
+            "the file holds more than its members: bytes, names or fields that no bundle has; fetch the bundle "
+            "again, or write it anew with the uvsdk that made it"
+        )
+    return members
 
 
 def check_members(record: Mapping[str, object], members: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -9,24 +9,29 @@ A bundle is a zip archive of stored (uncompressed) members::
     presentation.onnx   face only, optional: a presentation attack detector; no part of the model version
     theta.f32           the trainable parameters, little-endian float32, in the manifest's order
     impostors.f32       calibration scores, where the bundle has been calibrated
-    calibration.bin     in its place: scores, likelihood ratio and cohort (uvsdk.scoring.record)
+    calibration.bin     in its place: scores, likelihood ratio and, where asked for, a cohort (uvsdk.scoring.record)
+    signature.json      optional: who stands behind all of this (uvsdk.privacy.bundle_signing)
 
 Because theta lies apart from the graphs, a server without torch makes the next model version by replacing theta.
+
+Two names tell bundles apart. The *version* is over what decides an embedding; templates are bound to it, and it
+outlives
+a new calibration. The *digest* is over everything but the signature: what was vouched for, or accepted once, is that.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.resources
-import json
 import os
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from uvsdk.archive import (
     CALIBRATION,
@@ -35,18 +40,24 @@ from uvsdk.archive import (
     MANIFEST,
     MAXIMUM_BYTES,
     PRESENTATION,
+    SIGNATURE,
     THETA,
     check_members,
+    manifest_text,
+    pack_members,
     read_members,
-    write_members,
 )
 from uvsdk.arrays import Float32
+from uvsdk.contents import calibration_of, presentation_of, signed_by, theta_bytes, version_of
 from uvsdk.errors import BundleError, ModelMismatchError, UnknownNameError
 from uvsdk.execution import onnxruntime
 from uvsdk.manifest import FORMAT, Manifest, Parameter, decode, encode, object_of, parse
 from uvsdk.presentation.graph import PresentationGraph
+from uvsdk.privacy import bundle_signing
+from uvsdk.privacy.bundle_signing import BundleSignature, BundleStatement
 from uvsdk.scoring import Calibration
-from uvsdk.scoring.record import MAGIC, restored, stored
+from uvsdk.scoring.plausibility import check
+from uvsdk.scoring.record import MAGIC, stored
 
 __all__ = ["GRAPHS", "MAXIMUM_BYTES", "Bundle", "Manifest", "Parameter", "shipped"]
 
@@ -82,13 +93,13 @@ class Bundle:
     ) -> None:
         self.manifest = manifest
         self.graphs: Mapping[str, bytes] = MappingProxyType(dict(graphs))
-        self._theta_bytes = _checked_theta(manifest, theta)
+        self._theta_bytes = theta_bytes(manifest, theta)
         self.theta: Float32 = np.frombuffer(self._theta_bytes, np.dtype("<f4"))
         if "embedding" not in self.graphs or not set(self.graphs) <= set(GRAPHS):
             raise BundleError(f"a bundle has the graph 'embedding' and others of {GRAPHS}, got {sorted(self.graphs)}")
         members = self._members().items()
         self._digests = {name: digests.get(name) or hashlib.sha256(body).digest() for name, body in members}
-        self.version: str = _version(manifest, self._digests)
+        self.version: str = version_of(manifest, self._digests)
         if calibration is not None and calibration.model_version != self.version:
             raise ModelMismatchError(
                 f"the impostor scores belong to model {calibration.model_version[:12]}, this bundle is "
@@ -96,6 +107,10 @@ class Bundle:
             )
         self.calibration = calibration
         self.presentation = presentation
+        self.signature: BundleSignature | None = None
+        self.signed_by: str | None = None
+        """Id of the trusted key whose signature was found when the bundle was opened; ``None`` where none was asked."""
+        self._text = b""
         self._lock = threading.Lock()
         self._sessions: dict[tuple[str, int], onnxruntime.InferenceSession] = {}
 
@@ -104,8 +119,18 @@ class Bundle:
         return f"<Bundle {self.manifest.modality}/{self.manifest.backbone} {self.version[:12]} {state}>"
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Bundle:
-        """Read a bundle file. Raises :class:`BundleError` where it cannot be read or is not a bundle."""
+    def open(cls, path: str | os.PathLike[str], *, trusted: Collection[Ed25519PublicKey] | None = None) -> Bundle:
+        """Read a bundle file.
+
+        Args:
+            path: of the file.
+            trusted: keys, one of which must have signed it (:func:`uvsdk.privacy.bundle_signing.read_public_key`);
+                ``None`` asks for no signature.
+
+        Raises:
+            BundleError: it cannot be read or is not a bundle.
+            UntrustedBundleError: none of ``trusted`` has signed it, or it was altered afterwards.
+        """
         try:
             size = Path(path).stat().st_size
             if size > MAXIMUM_BYTES:
@@ -113,23 +138,41 @@ class Bundle:
             data = Path(path).read_bytes()
         except OSError as error:
             raise BundleError(f"cannot read the bundle {path}: {error.strerror}") from error
-        return cls.from_bytes(data)
+        return cls.from_bytes(data, trusted=trusted)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Bundle:
+    def from_bytes(cls, data: bytes, *, trusted: Collection[Ed25519PublicKey] | None = None) -> Bundle:
         """The inverse of :meth:`to_bytes`; every member is checked, graphs are built only when first used.
 
         Raises:
-            BundleError: not a bundle, cut short, altered, or over :data:`MAXIMUM_BYTES`.
+            BundleError: not a bundle, cut short, altered, or over :data:`MAXIMUM_BYTES`; or with a calibration that
+                nobody can have measured (:mod:`uvsdk.scoring.plausibility`).
+            UntrustedBundleError: as :meth:`open`.
         """
         members = read_members(data)
-        record = parse(members.pop(MANIFEST))
+        text, signature = members.pop(MANIFEST), members.pop(SIGNATURE, None)
+        bundle = cls._of_members(parse(text), members)
+        try:
+            rewritten = bundle._manifest_text()
+        except ValueError as error:
+            raise BundleError("manifest.json holds a number that is not finite; fetch the bundle again") from error
+        if rewritten != text:
+            raise BundleError("manifest.json is not what this version of uvsdk writes of such a bundle; is it newer?")
+        if signature is not None:
+            bundle.signature = BundleSignature.from_bytes(signature)
+            bundle.signature.check(bundle.statement(bundle.signature.issuer))
+        if trusted is not None:
+            bundle.signed_by = signed_by(bundle.signature, trusted)
+        return bundle
+
+    @classmethod
+    def _of_members(cls, record: Mapping[str, object], members: Mapping[str, bytes]) -> Bundle:
         digests = check_members(record, members)
         try:
             manifest = decode(record)
             theta = np.frombuffer(members[THETA], np.dtype("<f4"))
             graphs = {name: members[f"{name}.onnx"] for name in GRAPHS if f"{name}.onnx" in members}
-            presentation = _presentation(record, members)
+            presentation = presentation_of(record, members)
             bundle = cls(manifest, theta, graphs, digests=digests, presentation=presentation)
             if record["version"] != bundle.version:
                 raise BundleError("the manifest names another model version than the one its members make")
@@ -138,12 +181,51 @@ class Bundle:
                 raise BundleError("the manifest and the members disagree on calibration")
             if described is None:
                 return bundle
-            return bundle.with_calibration(_read_calibration(members, object_of(described)))
+            return bundle.with_calibration(calibration_of(members, object_of(described)))
         except (KeyError, TypeError, ValueError, AttributeError, ModelMismatchError) as error:
             raise BundleError(f"the manifest does not describe this bundle: {error}") from error
 
     def to_bytes(self) -> bytes:
-        """The bundle as one file; equal bundles give equal bytes."""
+        """The bundle as one file; equal bundles give equal bytes.
+
+        Raises:
+            BundleError: its calibration is not one that :meth:`from_bytes` would read.
+        """
+        if self.calibration is not None:
+            check(self.calibration)
+        members, _ = self._contents()
+        signature = {} if self.signature is None else {SIGNATURE: self.signature.to_bytes()}
+        return pack_members({MANIFEST: self._manifest_text(), **members, **signature})
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, 64 hexadecimal digits, over every member and every word of the manifest; not over the signature."""
+        return hashlib.sha256(b"uvsdk bundle 1\n" + self._manifest_text()).hexdigest()
+
+    @property
+    def members(self) -> Mapping[str, str]:
+        """Name -> SHA-256 (hexadecimal) of every member but the manifest and the signature."""
+        return {name: digest.hex() for name, digest in self._contents()[1].items()}
+
+    def statement(self, issuer: str = "") -> BundleStatement:
+        """What a signature by ``issuer`` says of this bundle."""
+        calibration = "" if self.calibration is None else self.calibration.digest
+        return BundleStatement(issuer, self.digest, self.version, calibration)
+
+    def signed(self, key: Ed25519PrivateKey, *, issuer: str = "") -> Bundle:
+        """The same bundle under the signature of ``key``; graphs and sessions are shared."""
+        bundle = self.with_calibration(self.calibration)
+        bundle.signature = bundle_signing.sign(bundle.statement(issuer), key)
+        return bundle
+
+    def without_cohort(self) -> Bundle:
+        """The same model version without anybody's embedding (:meth:`uvsdk.scoring.Calibration.without_cohort`)."""
+        if self.calibration is None or self.calibration.cohort is None:
+            return self
+        return self.with_calibration(self.calibration.without_cohort())
+
+    def _contents(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
+        """Body and SHA-256 of every member but the manifest and the signature."""
         members, digests = self._members(), dict(self._digests)
         if self.calibration is not None:
             body = stored(self.calibration)
@@ -152,6 +234,11 @@ class Bundle:
         if self.presentation is not None:
             members[PRESENTATION] = self.presentation.graph
             digests[PRESENTATION] = hashlib.sha256(self.presentation.graph).digest()
+        return members, digests
+
+    def _manifest_text(self) -> bytes:
+        if self._text:
+            return self._text
         record = encode(self.manifest) | {"format": FORMAT, "version": self.version}
         if self.calibration is not None:
             record["calibration"] = {
@@ -160,7 +247,8 @@ class Bundle:
             }
         if self.presentation is not None:
             record["presentation"] = self.presentation.describe()
-        return write_members(record, members, digests)
+        self._text = manifest_text(record, *self._contents())
+        return self._text
 
     def _members(self) -> dict[str, bytes]:
         members = {f"{name}.onnx": self.graphs[name] for name in GRAPHS if name in self.graphs}
@@ -339,41 +427,3 @@ def _unit(vectors: Float32) -> Float32:
     if not np.isfinite(norms).all() or (norms <= 1e-12).any():
         raise BundleError("the model gave an embedding without a direction (all zero or not finite)")
     return np.asarray(vectors / norms, np.float32)
-
-
-def _checked_theta(manifest: Manifest, theta: Float32) -> bytes:
-    if theta.dtype != np.float32 or theta.shape != (manifest.size,):
-        raise BundleError(f"theta is {theta.dtype} {theta.shape}, expected float32 {(manifest.size,)}")
-    if not np.isfinite(theta).all():
-        raise BundleError("theta holds values that are not finite")
-    return np.ascontiguousarray(theta, np.dtype("<f4")).tobytes()
-
-
-def _presentation(record: Mapping[str, object], members: Mapping[str, bytes]) -> PresentationGraph | None:
-    described = record.get("presentation")
-    if (described is None) != (PRESENTATION not in members):
-        raise BundleError("the manifest and the members disagree on a presentation attack detector")
-    return None if described is None else PresentationGraph.read(object_of(described), members[PRESENTATION])
-
-
-def _read_calibration(members: Mapping[str, bytes], described: Mapping[str, object]) -> Calibration:
-    version, source = described["model_version"], described["source"]
-    if not isinstance(version, str) or not isinstance(source, str):
-        raise BundleError("the calibration in the manifest lacks its model version or its source")
-    present = [name for name in (IMPOSTORS, CALIBRATION) if name in members]
-    if len(present) > 1 or (present == [CALIBRATION]) != members[present[0]].startswith(MAGIC):
-        raise BundleError("a bundle has one calibration: scores in impostors.f32, or all of it in calibration.bin")
-    return restored(members[present[0]], model_version=version, source=source)
-
-
-def _version(manifest: Manifest, digests: Mapping[str, bytes]) -> str:
-    """SHA-256 over what decides an embedding: the words about sources and the calibration do not."""
-    identity = encode(manifest)
-    del identity["sources"]
-    digest = hashlib.sha256(b"uvsdk model 1\n")
-    digest.update(json.dumps(identity, sort_keys=True, allow_nan=False).encode() + b"\n")
-    for name in sorted(GRAPHS):
-        if f"{name}.onnx" in digests:
-            digest.update(name.encode() + b" " + digests[f"{name}.onnx"])
-    digest.update(digests[THETA])
-    return digest.hexdigest()

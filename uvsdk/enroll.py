@@ -29,7 +29,7 @@ from uvsdk.inference import open_bundle
 from uvsdk.scoring import Calibration, Threshold
 from uvsdk.scoring.conditions import Conditions, conditions_of, together
 from uvsdk.scoring.personal import leave_one_out, own_ratios, personal_threshold
-from uvsdk.storage import Store, locked, save_and_read_back
+from uvsdk.storage import ChecksModels, Store, locked, save_and_read_back
 from uvsdk.template import Template
 from uvsdk.verify import threshold_at
 
@@ -135,6 +135,7 @@ def enroll(
         ModelMismatchError: the enrolment to extend is of another modality.
         ThresholdError: the calibration cannot support ``fmr``.
         BundleError: the model cannot be read.
+        ExchangedBundleError: the store works with another model, and nobody has accepted this one.
         StoreError: the store cannot be written, or what was written does not read back as it was; an earlier enrolment
             is still there.
         SettingsError: an empty user id, ``minimum_samples`` below 1, or another word for ``existing`` or ``outliers``.
@@ -143,6 +144,8 @@ def enroll(
     listed = _several(samples)
     _check_settings(user_id, fmr, minimum_samples, existing, outliers)
     bundle = open_bundle(model)
+    if isinstance(store, ChecksModels):
+        store.check_model(bundle)
     # Read first, because a rate that the trials cannot support is known before a single sample is decoded.
     impostor_threshold = None if bundle.calibration is None else threshold_at(bundle, fmr)
     earlier = _earlier(user_id, store, existing, bundle)
@@ -170,6 +173,8 @@ def enroll(
     with locked(store):
         if existing == "extend" and store.template(user_id) != earlier:
             raise EnrolmentError("the person was enrolled anew while this enrolment was extended; extend it again")
+        if isinstance(store, ChecksModels):
+            store.accept_model(bundle)
         save_and_read_back(store, user_id, template, [*kept.features, *(item.features for item in usable)])
     participation = None if federation is None else _take_part(federation, user_id, bundle, store)
     return Enrollment(

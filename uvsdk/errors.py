@@ -21,6 +21,8 @@
     │   └── DisabledError                too many failures in a row; enrol again or be reset by the operator
     ├── ChallengeError                   a challenge that is unknown, used, expired or damaged
     ├── BundleError                      not a model bundle, or a damaged one
+    │   ├── UntrustedBundleError         not signed by a key that is trusted
+    │   └── ExchangedBundleError         not the model or calibration that was accepted before
     ├── WeightsError
     │   ├── WeightsNotFoundError         in none of the places that were searched
     │   └── ChecksumError                a file is not the one that was named
@@ -140,6 +142,14 @@ class ChallengeError(UvsdkError):
 
 class BundleError(UvsdkError):
     """Not a model bundle, or a damaged one."""
+
+
+class UntrustedBundleError(BundleError):
+    """A bundle without the signature that was asked for, or altered since it was signed."""
+
+
+class ExchangedBundleError(BundleError):
+    """A bundle that is not the one accepted before: its model, its calibration or its detector was exchanged."""
 
 
 class WeightsError(UvsdkError):

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -83,6 +84,8 @@ class Gallery:
         self._places: dict[str, int] = {}
         self._rows: Float32 = np.empty((0, 0), np.float32)
         self._version = ("", "")
+        self._calibrations: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
         self._changes = 0
         for user_id, template in (templates or {}).items():
             self.add(user_id, template)
@@ -112,6 +115,12 @@ class Gallery:
         return self._version[0]
 
     @property
+    def calibrations(self) -> frozenset[str]:
+        """Digests of the calibrations that the templates' thresholds were read from, as far as they name them."""
+        with self._turns.shared():
+            return frozenset(self._counts) - {""}
+
+    @property
     def changes(self) -> int:
         """How often somebody was added or removed: what was measured on the gallery holds until this number moves."""
         return self._changes
@@ -136,6 +145,9 @@ class Gallery:
             self._rows[place] = template.embedding
             self._ids[place : place + 1] = [user_id]
             self._places[name] = place
+            self._forget_calibration(name)
+            self._calibrations[name] = "" if template.threshold is None else template.threshold.calibration
+            self._counts[self._calibrations[name]] += 1
             self._changes += 1
 
     def remove(self, user_id: str) -> None:
@@ -149,6 +161,7 @@ class Gallery:
                 self._ids[place], self._rows[place] = self._ids[last], self._rows[last]
                 self._places[canonical_user_id(self._ids[place])] = place
             self._ids.pop()
+            self._forget_calibration(name)
             self._rows[last] = 0.0  # nobody's template stays behind
             self._changes += 1
             if not self._ids:
@@ -197,6 +210,13 @@ class Gallery:
                 block = self._rows[start : min(start + _BLOCK_ROWS, len(self._ids))]
                 best = np.maximum(best, (probes @ block.T).max(axis=1))
         return np.asarray(np.minimum(best, 1.0), np.float64)
+
+    def _forget_calibration(self, name: str) -> None:
+        digest = self._calibrations.pop(name, None)
+        if digest is not None:
+            self._counts[digest] -= 1
+            if not self._counts[digest]:
+                del self._counts[digest]
 
     def _check(self, template: Template) -> None:
         version = (template.model_version, template.modality)

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from uvsdk.arrays import Float32
-from uvsdk.errors import ModelMismatchError, ThresholdError
+from uvsdk.errors import ExchangedBundleError, ModelMismatchError, ThresholdError
 from uvsdk.gallery import Candidate, Gallery
 from uvsdk.inference import embed, open_bundle
 from uvsdk.scoring import Calibration, Presentation, Quality, clopper_pearson
@@ -152,6 +152,7 @@ def identify(
         ModelMismatchError: the templates are of another model version.
         ThresholdError: no calibration, too few impostor trials for ``fpir`` in a gallery of this size, or a threshold
             of another model or a smaller gallery.
+        ExchangedBundleError: the bundle's calibration is none of those that the templates' thresholds were read from.
         SettingsError: ``top`` below 1, or a detector looks at samples of another modality.
         BundleError: the model cannot be read.
     """
@@ -295,6 +296,13 @@ def _applicable(threshold: SearchThreshold | None, gallery: Gallery, bundle: Bun
         if bundle.calibration is None:
             raise ThresholdError(
                 "this model has no calibration to read a threshold from; calibrate it, or pass threshold=..."
+            )
+        if gallery.calibrations and bundle.calibration.digest not in gallery.calibrations:
+            raise ExchangedBundleError(
+                f"the templates' thresholds were read from the calibration {min(gallery.calibrations)[:12]}, this "
+                "copy of "
+                f"the model has {bundle.calibration.digest[:12]}: use the bundle the people were enrolled with; "
+                "if the new calibration is meant, make the templates again with it"
             )
         return threshold_for(gallery, bundle.calibration, fpir)
     if threshold.model_version not in ("", bundle.version):

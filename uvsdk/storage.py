@@ -9,12 +9,15 @@ import contextlib
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from uvsdk.arrays import Array
 from uvsdk.errors import StoreError, UnknownUserError, UvsdkError
 from uvsdk.privacy.identifiers import canonical_user_id
 from uvsdk.template import Template
+
+if TYPE_CHECKING:
+    from uvsdk.bundle import Bundle
 
 
 class Store(Protocol):
@@ -61,6 +64,19 @@ class LockingStore(Protocol):
 
     def lock(self) -> AbstractContextManager[object]:
         """Held while an enrolment is written and read back; the thread that holds it may take it again."""
+        ...
+
+
+@runtime_checkable
+class ChecksModels(Protocol):
+    """A store that remembers which models it works with, so that one exchanged on the disk is noticed."""
+
+    def check_model(self, bundle: Bundle) -> bool:
+        """Whether it works with ``bundle``; false before the first. Raises ``ExchangedBundleError``."""
+        ...
+
+    def accept_model(self, bundle: Bundle) -> None:
+        """Work with ``bundle`` from now on."""
         ...
 
 
@@ -185,4 +201,12 @@ def _unknown() -> UnknownUserError:
     return UnknownUserError("nobody of that name is enrolled in this store; call enroll() first")
 
 
-__all__ = ["LockingStore", "MemoryStore", "Store", "locked", "same_arrays", "save_and_read_back"]
+__all__ = [
+    "ChecksModels",
+    "LockingStore",
+    "MemoryStore",
+    "Store",
+    "locked",
+    "same_arrays",
+    "save_and_read_back",
+]

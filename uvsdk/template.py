@@ -2,7 +2,8 @@
 
 On disk a template is, in order::
 
-    b"UVT2"             magic and version; b"UVT1", without conditions and scale, is still read
+    b"UVT3"             magic and version; still read: b"UVT2", whose threshold does not name its calibration, and
+                        b"UVT1", without conditions and scale
     u16 little endian   length of the model version
     model version       UTF-8, in clear, so that a stale template is told from a damaged one without the key
     12 bytes            nonce
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import secrets
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -31,8 +33,7 @@ from uvsdk.scoring.conditions import CONDITIONS, Conditions
 KEY_BYTES: Final = 32
 """Length of a template key (AES-256)."""
 
-_MAGIC = b"UVT2"
-_FIRST_MAGIC = b"UVT1"
+_MAGIC = b"UVT3"
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _NORM_TOLERANCE = 1e-3  # SPEC 1.7
@@ -99,7 +100,7 @@ class Template:
             SettingsError: a key of another length.
         """
         limit = self.threshold
-        body = _Body2(
+        body = _Body3(
             modality=self.modality,
             samples=self.samples,
             embedding=self.embedding,
@@ -112,6 +113,7 @@ class Template:
             scale=None if limit is None else limit.scale,
             condition_names=tuple(self.conditions),
             condition_values=np.array(list(self.conditions.values()), np.float64),
+            calibration=None if limit is None else limit.calibration,
         )
         version = self.model_version.encode()
         header = _MAGIC + struct.pack("<H", len(version)) + version
@@ -137,8 +139,7 @@ class Template:
                 "try the right key, else enrol again"
             ) from error
         try:
-            kind = _Body if header.startswith(_FIRST_MAGIC) else _Body2
-            return unpack(kind, plain).template(header[6:].decode())
+            return unpack(_BODIES[header[:4]], plain).template(header[6:].decode())
         except (WireError, ThresholdError, UnicodeDecodeError) as error:
             raise TemplateFormatError(f"the template decrypts and yet holds something else: {error}") from error
 
@@ -189,11 +190,16 @@ class _Body:
             ):
                 raise WireError("a threshold without the measurement behind it")
             interval = (self.fmr_low, self.fmr_high)
-            threshold = Threshold(self.score, self.fmr, self.trials, interval, self.calibrated_with, self._scale())
+            threshold = Threshold(
+                self.score, self.fmr, self.trials, interval, self.calibrated_with, self._scale(), self._calibration()
+            )
         return Template(self.embedding, model_version, self.modality, self.samples, threshold, self._conditions())
 
     def _scale(self) -> Scale:
         return "cosine"
+
+    def _calibration(self) -> str:
+        return ""
 
     def _conditions(self) -> dict[str, float]:
         return {}
@@ -201,7 +207,7 @@ class _Body:
 
 @dataclass(frozen=True, slots=True)
 class _Body2(_Body):
-    """What is encrypted; the threshold's seven fields are ``None`` together."""
+    """What the second version encrypted; the threshold's seven fields are ``None`` together."""
 
     scale: str | None
     condition_names: tuple[str, ...]
@@ -218,8 +224,23 @@ class _Body2(_Body):
         return dict(zip(self.condition_names, self.condition_values.tolist(), strict=True))
 
 
+@dataclass(frozen=True, slots=True)
+class _Body3(_Body2):
+    """What is encrypted; the threshold's eight fields are ``None`` together."""
+
+    calibration: str | None
+
+    def _calibration(self) -> str:
+        if self.calibration is None:
+            raise WireError("a threshold that does not say whether a calibration is behind it")
+        return self.calibration
+
+
+_BODIES: Final[Mapping[bytes, type[_Body]]] = MappingProxyType({b"UVT1": _Body, b"UVT2": _Body2, _MAGIC: _Body3})
+
+
 def _split(data: bytes) -> tuple[bytes, bytes]:
-    if data[:4] not in (_MAGIC, _FIRST_MAGIC):
+    if data[:4] not in _BODIES:
         if data[:3] == _MAGIC[:3] and len(data) > 3:
             raise TemplateFormatError(
                 f"template format {data[:4]!r} is not known here, the newest is {_MAGIC!r}; update uvsdk"

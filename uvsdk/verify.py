@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from uvsdk.arrays import Float32
-from uvsdk.errors import ModelMismatchError, SampleError, ThresholdError
+from uvsdk.errors import ExchangedBundleError, ModelMismatchError, SampleError, ThresholdError
 from uvsdk.inference import Embedded, embed, open_bundle
 from uvsdk.scoring import Decision, Presentation, Quality, Threshold
 from uvsdk.scoring.conditions import conditions_of
@@ -61,6 +61,7 @@ def verify(
         ModelMismatchError: the template was made with another model version.
         ThresholdError: there is no threshold, it was measured with another model version, or the calibration
             cannot support ``fmr``.
+        ExchangedBundleError: the bundle's calibration is not the one that the template's threshold was read from.
         BundleError: the model cannot be read.
         SettingsError: a detector looks at samples of another modality.
     """
@@ -84,6 +85,7 @@ def verified(
             f"the template was made with model {template.model_version[:12]}, this is {bundle.version[:12]}: use the "
             "bundle it was made with, or enrol again from the stored features"
         )
+    check_calibration(template, bundle, threshold)
     if fmr is not None:
         threshold = threshold_at(bundle, fmr)
     limit = _applicable(threshold or template.threshold, bundle)
@@ -138,6 +140,33 @@ def decide(
         )
     spent_s = {**(timings_s or {}), "decision": time.perf_counter() - start}
     return Decision(score, limit, bundle.version, quality, spent_s, llr, presentations)
+
+
+def check_calibration(template: Template, bundle: Bundle, threshold: Threshold | None = None) -> None:
+    """Refuse a bundle whose calibration is not the one that the template's threshold was read from.
+
+    Whoever exchanges it could lower every threshold without touching the model. A caller accepts another one by
+    enrolling again, or for one decision by a ``threshold`` that was read from it.
+
+    Args:
+        template: its threshold names the calibration, unless an older version wrote it.
+        bundle: whose calibration would give threshold and likelihood ratio.
+        threshold: handed in by the caller.
+
+    Raises:
+        ExchangedBundleError: another calibration, or none.
+    """
+    expected = "" if template.threshold is None else template.threshold.calibration
+    found = "" if bundle.calibration is None else bundle.calibration.digest
+    if not expected or expected == found:
+        return
+    if threshold is not None and (threshold.calibration == found != "" or threshold.scale == "cosine"):
+        return
+    raise ExchangedBundleError(
+        f"the template's threshold was read from the calibration {expected[:12]}, this copy of the model has "
+        f"{found[:12] or 'none'}: use the bundle the person was enrolled with; if the new calibration is meant, "
+        "make the template again with it (enrol again, or verify through a store that has accepted it)"
+    )
 
 
 def threshold_at(bundle: Bundle, fmr: float) -> Threshold:
@@ -207,6 +236,13 @@ def _applicable(threshold: Threshold | None, bundle: Bundle) -> Threshold:
             f"the threshold was measured with model {threshold.model_version[:12]}, this is {bundle.version[:12]}; "
             "calibrate this model"
         )
+    digest = None if bundle.calibration is None else bundle.calibration.digest
+    # A likelihood ratio is what this very calibration makes of a score; under another it means something else.
+    if threshold.scale == "llr" and threshold.calibration and digest not in (None, threshold.calibration):
+        raise ExchangedBundleError(
+            f"the threshold is a likelihood ratio of the calibration {threshold.calibration[:12]}, this copy of the "
+            f"model has {digest and digest[:12]}; use the bundle it was read from"
+        )
     if threshold.scale == "llr" and (bundle.calibration is None or bundle.calibration.ratio is None):
         raise ThresholdError(
             "the threshold is a likelihood ratio, and this copy of the bundle is not calibrated for it; use the bundle "
@@ -215,4 +251,13 @@ def _applicable(threshold: Threshold | None, bundle: Bundle) -> Threshold:
     return threshold
 
 
-__all__ = ["check_detectors", "compare", "decide", "examined", "threshold_at", "verified", "verify"]
+__all__ = [
+    "check_calibration",
+    "check_detectors",
+    "compare",
+    "decide",
+    "examined",
+    "threshold_at",
+    "verified",
+    "verify",
+]

@@ -16,6 +16,7 @@ from uvsdk.cli import Command
 from uvsdk.enroll import enroll
 from uvsdk.enrolment.ageing import AgeingPolicy
 from uvsdk.errors import SettingsError, StoreLockedError
+from uvsdk.privacy.bundle_signing import read_public_key
 from uvsdk_device.ageing import revert_template
 from uvsdk_device.answer import decision_json
 from uvsdk_device.attempts import AttemptGate, reset_attempts
@@ -29,6 +30,7 @@ from uvsdk_device.runtime import Runtime
 from uvsdk_device.wrapping import WrappedKey
 
 if TYPE_CHECKING:
+    from uvsdk.bundle import Bundle
     from uvsdk.modality import Capture
 
 PASSPHRASE_VARIABLE = "UVSDK_PASSPHRASE"  # noqa: S105 - the name of a variable
@@ -39,7 +41,7 @@ REJECTED = 3
 def _enroll_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("user", help="user id")
     parser.add_argument("files", nargs="+", help="several recordings or pictures of that one person")
-    parser.add_argument("--model", required=True, help="model bundle")
+    _model_arguments(parser)
     parser.add_argument("--fmr", type=float, default=0.01, help="false match rate to aim for (default %(default)s)")
     parser.add_argument("--minimum-samples", type=int, default=3, help="fewest usable files (default %(default)s)")
     parser.add_argument(
@@ -58,7 +60,7 @@ def _enroll(arguments: argparse.Namespace) -> int:
     enrolment = enroll(
         arguments.user,
         arguments.files,
-        model=arguments.model,
+        model=_model(arguments),
         store=store,
         federation=_federation(arguments) if arguments.server else None,
         fmr=arguments.fmr,
@@ -74,7 +76,7 @@ def _enroll(arguments: argparse.Namespace) -> int:
 def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("user", help="user id")
     parser.add_argument("file", help="one recording or picture")
-    parser.add_argument("--model", required=True, help="model bundle")
+    _model_arguments(parser)
     parser.add_argument("--fmr", type=float, help="false match rate, in place of the one enrolled with")
     parser.add_argument("--json", action="store_true", help="print the decision as JSON")
     _capture_arguments(parser)
@@ -85,7 +87,7 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
 def _verify(arguments: argparse.Namespace) -> int:
     from uvsdk.presentation.carried import carried
 
-    runtime = Runtime(_open_store(arguments), arguments.model, ageing=AgeingPolicy() if arguments.ageing else None)
+    runtime = Runtime(_open_store(arguments), _model(arguments), ageing=AgeingPolicy() if arguments.ageing else None)
     decision = runtime.verify(
         arguments.user,
         arguments.file,
@@ -103,7 +105,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _identify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="one recording or picture")
-    parser.add_argument("--model", required=True, help="model bundle")
+    _model_arguments(parser)
     parser.add_argument(
         "--fpir", type=float, default=0.01, help="false positive identification rate to aim for (default %(default)s)"
     )
@@ -117,7 +119,7 @@ def _identify_arguments(parser: argparse.ArgumentParser) -> None:
 def _identify(arguments: argparse.Namespace) -> int:
     from uvsdk.presentation.carried import carried
 
-    runtime = Runtime(_open_store(arguments), arguments.model, ageing=AgeingPolicy() if arguments.ageing else None)
+    runtime = Runtime(_open_store(arguments), _model(arguments), ageing=AgeingPolicy() if arguments.ageing else None)
     found = runtime.identify(
         arguments.file,
         runtime.gallery(),
@@ -135,7 +137,7 @@ def _identify(arguments: argparse.Namespace) -> int:
 
 
 def _agent_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, help="model bundle")
+    _model_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", type=int, default=8321, help="port, 0 for a free one (default %(default)s)")
     parser.add_argument("--allow-remote", action="store_true", help="let --host be reached from other machines")
@@ -164,7 +166,12 @@ def _agent(arguments: argparse.Namespace) -> int:
         presentation_detector=arguments.presentation_detector,
     )
     store = _open_store(arguments)
-    runtime = Runtime(store, arguments.model, ageing=AgeingPolicy() if arguments.ageing else None)
+    model = _model(arguments)
+    runtime = Runtime(store, model, ageing=AgeingPolicy() if arguments.ageing else None, keep_cohort=False)
+    if model.calibration is not None and model.calibration.cohort is not None:
+        kept = runtime.bundle.calibration is not None and runtime.bundle.calibration.cohort is not None
+        what = "kept, since AS-norm judges scores against them" if kept else "not kept: verification needs none"
+        print(f"the model's calibration holds people's embeddings (a cohort): {what}", file=sys.stderr)
     forget = partial(_federation(arguments).forget if arguments.server else forget_here, store=store)
     app = agent.create_app(runtime, token=agent.agent_token(store.folder), settings=settings, forget=forget)
     agent.serve(
@@ -243,6 +250,12 @@ def _store_command_arguments(parser: argparse.ArgumentParser) -> None:
     )
     action.add_argument("--refresh", metavar="USER", help="make the template again with the server's newest model")
     action.add_argument("--revert", metavar="USER", help="give back the template that the enrolment made")
+    action.add_argument(
+        "--accept-model",
+        metavar="BUNDLE",
+        help="work with this model or calibration from now on, beside those before; look at it first: uvsdk "
+        "bundle show",
+    )
     action.add_argument("--change-passphrase", metavar="FILE", help="protect the store by the passphrase in FILE")
     action.add_argument("--use-keyring", action="store_true", help="protect the store by the system's keyring")
     action.add_argument("--forget-server", metavar="URL", help="forget what was agreed with a server")
@@ -272,6 +285,12 @@ def _store(arguments: argparse.Namespace) -> int:
         print(f"the template is of model {template.model_version[:12]}")
     elif arguments.revert is not None:
         revert_template(store, arguments.revert)
+    elif arguments.accept_model is not None:
+        from uvsdk.bundle import Bundle
+
+        bundle = Bundle.open(arguments.accept_model)
+        store.accept_model(bundle)
+        print(f"accepted bundle {bundle.digest[:12]}, model {bundle.version[:12]}")
     elif arguments.change_passphrase is not None:
         store.change_passphrase(_line_of(arguments.change_passphrase))
     elif arguments.use_keyring:
@@ -279,6 +298,23 @@ def _store(arguments: argparse.Namespace) -> int:
     else:
         forget_approval(store, arguments.forget_server)
     return 0
+
+
+def _model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, help="model bundle")
+    parser.add_argument(
+        "--publisher",
+        action="append",
+        metavar="KEY",
+        help="public key that must have signed the bundle (uvsdk bundle key); several: one of them",
+    )
+
+
+def _model(arguments: argparse.Namespace) -> Bundle:
+    from uvsdk.bundle import Bundle
+
+    trusted = None if not arguments.publisher else [read_public_key(path) for path in arguments.publisher]
+    return Bundle.open(arguments.model, trusted=trusted)
 
 
 def _capture_arguments(parser: argparse.ArgumentParser) -> None:

@@ -255,7 +255,7 @@ class Federation:
         if self.server_verification:
             check_server_verification(deployment)
         member = register(store, user_id, deployment, connection, token=self.enrolment_token, pepper=self.pepper)
-        models = Models(store, member.connection, model)
+        models = Models(store, member.connection, deployment.server_signing_key, model)
         for attempt in range(_ADMISSION_ATTEMPTS):
             if member.device.admitted:
                 break

@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
@@ -36,6 +37,7 @@ from uvsdk.federation.codec import pack, unpack
 from uvsdk.privacy.identifiers import canonical_user_id
 from uvsdk.storage import Store, same_arrays
 from uvsdk.template import Template
+from uvsdk_device import acceptance
 from uvsdk_device.records import (
     TEMPORARY_SUFFIX,
     Address,
@@ -47,6 +49,9 @@ from uvsdk_device.records import (
     write_durably,
 )
 from uvsdk_device.wrapping import ScryptCost, WrappedKey, new_data_key, unwrap, wrap
+
+if TYPE_CHECKING:
+    from uvsdk.bundle import Bundle
 
 ATTEMPTS = "attempts"
 """Record of failed attempts (:mod:`uvsdk_device.attempts`): of a user, or of the device where it has no user."""
@@ -133,6 +138,20 @@ class EncryptedStore:
             store = WrappedKey.from_json(key_file.read_bytes()).store
             wrapped = wrap(self._data_key, passphrase=passphrase, store=store, cost=cost)
             write_durably(key_file, [wrapped.to_json()])
+
+    # Models
+
+    def check_model(self, bundle: Bundle) -> bool:
+        """Whether this store works with ``bundle`` already (:mod:`uvsdk_device.acceptance`).
+
+        Raises:
+            ExchangedBundleError: it works with others, and nobody has accepted this one.
+        """
+        return acceptance.check_model(self, bundle)
+
+    def accept_model(self, bundle: Bundle) -> None:
+        """Work with ``bundle`` from now on: a new model or calibration that is meant to be. Templates follow it."""
+        acceptance.accept_model(self, bundle)
 
     # Enrolments
 

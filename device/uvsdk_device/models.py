@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from uvsdk.arrays import Float32
 from uvsdk.bundle import MAXIMUM_BYTES, Bundle
-from uvsdk.errors import BundleError, WireError
+from uvsdk.errors import BundleError, UntrustedBundleError, WireError
 from uvsdk_device.connection import Connection
 from uvsdk_device.deployment import text
 from uvsdk_device.keystore import EncryptedStore
@@ -23,14 +24,23 @@ class Models:
     """The server's models as one device sees them.
 
     Args:
-        store: the bundles lie in its ``models`` folder.
+        store: the bundles lie in its ``models`` folder; it accepts those that the server has signed.
         connection: a signed one.
+        signing_key: of the server that this device approved.
         known: a bundle whose graphs the server's models may share, so that only theta need be fetched.
     """
 
-    def __init__(self, store: EncryptedStore, connection: Connection, known: Bundle | None = None) -> None:
+    def __init__(
+        self,
+        store: EncryptedStore,
+        connection: Connection,
+        signing_key: Ed25519PublicKey,
+        known: Bundle | None = None,
+    ) -> None:
+        self._store = store
         self._folder = store.folder / "models"
         self._connection = connection
+        self._signing_key = signing_key
         self._known = known
 
     def current_version(self) -> str:
@@ -75,23 +85,32 @@ class Models:
     def bundle(self, version: str) -> Bundle:
         """The whole bundle, with the server's calibration; from the disk where the server says it is unchanged.
 
+        It is signed by the server, every member and the calibration with it, also the copy on the disk: one that was
+        altered there is fetched again.
+
         Raises:
-            WireError: what the server sent is not the version it names.
+            WireError: what the server sent is not the version it names, or is no bundle.
+            UntrustedBundleError: it is not signed by the key this device approved.
             StoreFullError: no space to keep it.
         """
         path = self._folder / f"{_checked(version)}.uvb"
-        kept, etag = _kept(path)
+        kept, etag = _kept(path, self._signing_key)
         answer = self._connection.get(f"/v1/models/{version}/bundle", limit=MAXIMUM_BYTES, etag=etag)
         if answer.status == 304 and kept is not None:
-            self._known = kept
-            return kept
+            return self._accepted(kept)
         try:
-            bundle = Bundle.from_bytes(answer.body)
+            bundle = Bundle.from_bytes(answer.body, trusted=[self._signing_key])
+        except UntrustedBundleError:
+            raise
         except BundleError as error:
             raise WireError(f"the server sent a model that cannot be used: {error}") from error
         if bundle.version != version:
             raise WireError(f"asked for the model {version[:12]}, the server sent {bundle.version[:12]}")
         self._keep(path, bundle, answer.headers.get("etag", ""))
+        return self._accepted(bundle)
+
+    def _accepted(self, bundle: Bundle) -> Bundle:
+        self._store.accept_model(bundle)
         self._known = bundle
         return bundle
 
@@ -107,9 +126,9 @@ class Models:
                     old.unlink(missing_ok=True)
 
 
-def _kept(path: Path) -> tuple[Bundle | None, str | None]:
+def _kept(path: Path, signing_key: Ed25519PublicKey) -> tuple[Bundle | None, str | None]:
     try:
-        bundle = Bundle.open(path)
+        bundle = Bundle.open(path, trusted=[signing_key])
         etag = path.with_suffix(".etag").read_text()
     except (BundleError, OSError):
         return None, None

@@ -82,7 +82,8 @@ def _is_learnt(trained: Float32, rows: Float32, impostor_score: float) -> bool:
 
 def is_current(template: Template, bundle: Bundle, *, trained: Array | None = None) -> bool:
     """Whether ``template`` is of this model, has a threshold if the model can give one, and is not the mean where an
-    algorithm left ``trained``. A likelihood ratio that rests on other trials is of an earlier calibration.
+    algorithm left ``trained``. Its threshold must be of the bundle's very calibration; one written before thresholds
+    named theirs is told apart by its trials, where it is a likelihood ratio.
 
     Someone without a deployment at hand, who knows the mean only, may have made it of this very model.
     """
@@ -93,6 +94,8 @@ def is_current(template: Template, bundle: Bundle, *, trained: Array | None = No
     limit, calibration = template.threshold, bundle.calibration
     if limit is None:
         return calibration is None
+    if limit.calibration:
+        return calibration is not None and calibration.digest == limit.calibration
     if limit.scale == "cosine":
         return True
     return calibration is not None and calibration.ratio is not None and calibration.ratio.trials == limit.trials

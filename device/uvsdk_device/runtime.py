@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 class Runtime:
     """Verifies the users of one store with one model. Safe to share between threads.
 
-    A template that an older model made is made again from the stored features, once, when its user is first
-    verified; the store keeps the new one.
+    The store must work with the model (:mod:`uvsdk_device.acceptance`): the one that people were enrolled with does,
+    and another one once it was accepted. A template that an older model made, or whose threshold is of an older
+    calibration,
+    is then made again from the stored features, once, when its user is first verified; the store keeps the new one.
 
     Failed attempts are counted in the store, for each person and for the device, and closed as ``retry`` says
     (:mod:`uvsdk.attempts`).
@@ -45,7 +47,12 @@ class Runtime:
             application itself counts.
         ageing: lets templates follow their people, see :mod:`uvsdk.enrolment.ageing`; ``None`` verifies with what the
             enrolment made, whatever steps were taken earlier.
+        keep_cohort: whether to hold other people's embeddings, where the bundle's calibration has some: only a search
+            (:meth:`identify`) measures anything on them, and AS-norm, under which they stay whatever is said here.
         clock: gives Unix time.
+
+    Raises:
+        ExchangedBundleError: the store works with another model, and nobody has accepted this one.
 
     >>> from uvsdk.attempts import RetryPolicy
     >>> patient = RetryPolicy(free_failures=3, first_delay_s=60.0)  # Runtime(store, model, retry=patient)
@@ -58,10 +65,13 @@ class Runtime:
         *,
         retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008 - frozen
         ageing: AgeingPolicy | None = None,
+        keep_cohort: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
-        self._bundle = open_bundle(model)
+        self._opened = open_bundle(model)
+        self._accepted = store.check_model(self._opened)
+        self._bundle = self._opened if keep_cohort or _normalises(self._opened) else self._opened.without_cohort()
         self._gate = None if retry is None else AttemptGate(store, retry, clock)
         self._ageing = None if ageing is None else versions.TemplateAgeing(store, self._bundle, ageing, clock)
 
@@ -178,8 +188,14 @@ class Runtime:
 
         Raises:
             UnknownUserError, ModelMismatchError, ThresholdError: see :meth:`verify`.
+            ExchangedBundleError: somebody was enrolled with another model meanwhile.
         """
         template = self._store.template(user_id)
+        if not self._accepted:
+            # The first model of a store that an older version wrote, or one that somebody has signed.
+            if not self._store.check_model(self._opened):
+                self._store.accept_model(self._opened)
+            self._accepted = True
         if is_current(template, self._bundle):
             return template
         old = template
@@ -224,3 +240,8 @@ class Runtime:
             SettingsError: ``steps`` below 1.
         """
         return versions.revert_template(self._store, user_id, versions=steps)
+
+
+def _normalises(bundle: Bundle) -> bool:
+    """Whether the bundle's scores are normalised against its cohort."""
+    return bundle.calibration is not None and bundle.calibration.ratio is not None and bundle.calibration.ratio.top > 0

@@ -95,6 +95,7 @@ def _settings(**values: Any) -> Settings:
 def _configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="folder of database, blobs and keys")
     parser.add_argument("--model", type=Path, help="bundle to start from; needed on the first start")
+    parser.add_argument("--publisher", type=Path, metavar="KEY", help="public key that must have signed the bundle")
     parser.add_argument("--training", type=Path, help="training configuration, .json or .toml")
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (8080), 0 for any")
@@ -115,6 +116,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     settings = _settings(
         data=arguments.data,
         model=arguments.model,
+        publisher=arguments.publisher,
         training=arguments.training,
         host=arguments.host,
         port=arguments.port,

@@ -17,6 +17,7 @@ from sqlalchemy import insert, select
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SettingsError, StoreError, WireError
 from uvsdk.federation.messages import TrainingConfig
+from uvsdk.privacy.bundle_signing import read_public_key
 from uvsdk.privacy.statements import Validity
 from uvsdk.scoring.record import restored, stored
 from uvsdk_server.attempts import AttemptGate
@@ -26,7 +27,7 @@ from uvsdk_server.driver import Driver
 from uvsdk_server.freshness import Freshness
 from uvsdk_server.keys import KeyFolder, KeyRing
 from uvsdk_server.limits import Allowance
-from uvsdk_server.models import Models
+from uvsdk_server.models import Models, forget_cohorts, served
 from uvsdk_server.monitoring import Log, Metrics
 from uvsdk_server.observer import Observer
 from uvsdk_server.people import People
@@ -86,7 +87,7 @@ class Deployment:
         url = database_url(settings)
         founding = None
         if judge(settings.data, await look(url)) in ("new", "begun"):
-            founding = _Founding.read(settings)
+            founding = _Founding.read(settings, log)
         lock = _lock_folder(settings.data)
         database = open_database(settings)
         try:
@@ -116,6 +117,9 @@ class Deployment:
         files = KeyFolder(settings.data / "keys")
         keys = await KeyRing.open(files, database, time.time())
         blobs = Blobs(settings.data / "blobs")
+        forgotten = await forget_cohorts(database, blobs)
+        if forgotten:
+            log.warning("removed people's embeddings from stored calibrations", models=forgotten)
         config = await _settle_config(settings, database, log)
         async with database.read() as connection:
             row = await ledger.deployment_row(connection)
@@ -132,7 +136,15 @@ class Deployment:
         training.restore(blobs.read(row.algorithm_blob), blobs.read(row.optimiser_blob), norms)
         # Everything that the database counts on has been opened: what it does not name may now be put aside.
         await _tidy(settings, database, blobs, keys, log)
-        models = Models(database, blobs, settings.data / "bundles", current, round_id)
+        models = Models(
+            database,
+            blobs,
+            settings.data / "bundles",
+            current,
+            round_id,
+            deployment=config.deployment,
+            signing_key=keys.signing,
+        )
         people = People(
             database,
             files,
@@ -257,13 +269,20 @@ class _Founding:
     bundle: Bundle
 
     @classmethod
-    def read(cls, settings: Settings) -> Self:
+    def read(cls, settings: Settings, log: Log) -> Self:
         if settings.model is None or settings.training is None:
             raise SettingsError(
                 f"{settings.data} holds no deployment yet, and the first start needs a model bundle and a training "
                 "configuration (--model, --training)"
             )
-        config, bundle = read_training(settings.training), Bundle.open(settings.model)
+        trusted = None if settings.publisher is None else [read_public_key(settings.publisher)]
+        config, opened = read_training(settings.training), Bundle.open(settings.model, trusted=trusted)
+        bundle = served(opened)
+        if bundle is not opened:
+            log.warning(
+                "people's embeddings (a cohort) in the model's calibration are left out of what is served",
+                decides_by="the cosine" if bundle.calibration and bundle.calibration.scale == "cosine" else "the ratio",
+            )
         check_restricted(config, settings.allow_restricted)
         found = (bundle.manifest.modality, bundle.manifest.backbone)
         if found != (config.modality, config.backbone):

@@ -1,4 +1,8 @@
-"""The versions of the model: the current one in memory, the last few as files to download."""
+"""The versions of the model: the current one in memory, the last few as files to download.
+
+What is downloaded is signed by the deployment's key, the calibration with it, and holds nobody's embedding: a cohort
+never gets past :func:`served`.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,14 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import delete, select, update
 
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
+from uvsdk.errors import BundleError
 from uvsdk.scoring import Calibration
+from uvsdk.scoring.plausibility import check
 from uvsdk.scoring.record import restored, stored
 from uvsdk_server.problems import Problem
 from uvsdk_server.store import ledger
@@ -33,8 +40,20 @@ class Download:
 class Models:
     """Model versions of one deployment, all with the graphs of the bundle it started from."""
 
-    def __init__(self, database: Database, blobs: Blobs, cache: Path, current: Bundle, round_id: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        blobs: Blobs,
+        cache: Path,
+        current: Bundle,
+        round_id: int,
+        *,
+        deployment: str,
+        signing_key: Ed25519PrivateKey,
+    ) -> None:
         """``current`` carries its calibration, where it has one; ``round_id`` is the round that made it."""
+        self._deployment = deployment
+        self._signing_key = signing_key
         self._database = database
         self._blobs = blobs
         self._cache: Final = cache
@@ -72,6 +91,10 @@ class Models:
             raise Problem(422, "invalid-request", "impostor scores are cosines: at least one, finite, in [-1, 1]")
         row = await self._find(version)
         calibration = Calibration.from_scores(scores, model_version=row.model_version, source=source)
+        try:
+            check(calibration)
+        except BundleError as error:
+            raise Problem(422, "invalid-request", str(error)) from error
         blob = await asyncio.to_thread(self._blobs.write, stored(calibration))
         async with self._database.write() as connection:
             await connection.execute(
@@ -125,4 +148,31 @@ class Models:
             kept = self._blobs.read(row.calibration_blob)
             source = row.calibration_source or ""
             bundle = bundle.with_calibration(restored(kept, model_version=bundle.version, source=source))
-        bundle.save(path)
+        served(bundle).signed(self._signing_key, issuer=self._deployment).save(path)
+
+
+def served(bundle: Bundle) -> Bundle:
+    """``bundle`` as every device may have it: without the people's embeddings that a calibration may hold."""
+    return bundle.without_cohort()
+
+
+async def forget_cohorts(database: Database, blobs: Blobs) -> int:
+    """Rewrite every stored calibration that holds a cohort, and give their number.
+
+    An older version kept what the model of the first start brought along.
+    """
+    async with database.read() as connection:
+        rows = (await connection.execute(select(models).where(models.c.calibration_blob.is_not(None)))).all()
+    forgotten = 0
+    for row in rows:
+        kept = await asyncio.to_thread(blobs.read, row.calibration_blob)
+        calibration = restored(kept, model_version=row.model_version, source=row.calibration_source or "")
+        if calibration.cohort is None:
+            continue
+        blob = await asyncio.to_thread(blobs.write, stored(calibration.without_cohort()))
+        async with database.write() as connection:
+            changed = update(models).where(models.c.model_version == row.model_version)
+            await connection.execute(changed.values(calibration_blob=blob))
+        await asyncio.to_thread(blobs.remove, row.calibration_blob)
+        forgotten += 1
+    return forgotten

@@ -22,6 +22,7 @@ class Settings(BaseSettings):
     Attributes:
         data: folder of the database, the blobs and the keys; made with mode 0700.
         model: bundle file to start from; read on the first start only.
+        publisher: public key (PEM) that must have signed ``model``; none is asked for where it is not set.
         training: training configuration, ``.json`` or ``.toml``; required on the first start.
         database_url: SQLAlchemy URL with an asynchronous driver; empty for SQLite inside ``data``.
         host: address to listen on.
@@ -75,6 +76,7 @@ class Settings(BaseSettings):
 
     data: Path
     model: Path | None = None
+    publisher: Path | None = None
     training: Path | None = None
     database_url: str = ""
     host: str = "127.0.0.1"

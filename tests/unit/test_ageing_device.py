@@ -169,6 +169,7 @@ def test_another_enrolment_another_model_and_deletion_end_it(
     clock.now_s += DAY_S
     runtime.verify("ana", b"0 1 0.2", detectors=LIVE)
     assert read_history(store, "ana") is not None
+    store.accept_model(identity_bundle(IMPOSTORS, name="newer"))
     newer = Runtime(store, identity_bundle(IMPOSTORS, name="newer"), ageing=AgeingPolicy(), clock=clock)
     assert newer.verify("ana", b"0 1 0").score == pytest.approx(1.0)
     assert read_history(store, "ana") is None
@@ -253,6 +254,7 @@ def test_a_gallery_makes_stale_templates_again(
 ) -> None:
     enroll("ana", ANA, model=bundle, store=store)
     newer = identity_bundle(IMPOSTORS, name="newer")
+    store.accept_model(newer)
     enroll("ben", [b"0 1 0", b"0 1 0.1", b"0 1 -0.1"], model=newer, store=store)
     gallery = Runtime(store, newer).gallery()
     assert gallery.model_version == newer.version

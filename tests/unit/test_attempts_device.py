@@ -161,8 +161,10 @@ def test_a_template_made_again_by_a_newer_model_keeps_the_count(
 ) -> None:
     clock = Clock()
     refuse(AttemptGate(store, clock=clock), 5)
+    newer = identity_bundle(IMPOSTORS, name="newer")
+    store.accept_model(newer)
     with pytest.raises(TooManyAttemptsError):
-        Runtime(store, identity_bundle(IMPOSTORS, name="newer"), clock=clock).verify("ana", b"1 0 0")
+        Runtime(store, newer, clock=clock).verify("ana", b"1 0 0")
     assert read_attempts(store, "ana").failures == 5
 
 

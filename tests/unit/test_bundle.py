@@ -33,14 +33,14 @@ def toy(*, calibrated: bool = True) -> Bundle:
 
 
 def rewritten(data: bytes, change: dict[str, bytes | None], *, compression: int = zipfile.ZIP_STORED) -> bytes:
-    """The archive with members replaced, added, or left out where ``None``."""
+    """The archive with members replaced, added, or left out where ``None``, and otherwise written as ours are."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members: dict[str, bytes | None] = {name: archive.read(name) for name in archive.namelist()}
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", compression) as archive:
         for name, body in (members | change).items():
             if body is not None:
-                archive.writestr(name, body)
+                archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), body, compression)
     return file.getvalue()
 
 
@@ -48,7 +48,8 @@ def described(data: bytes, **fields: object) -> bytes:
     """The archive with fields of its manifest replaced."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         record = json.loads(archive.read("manifest.json"))
-    return rewritten(data, {"manifest.json": json.dumps(record | fields).encode()})
+    text = json.dumps(record | fields, indent=1, sort_keys=True, ensure_ascii=False)
+    return rewritten(data, {"manifest.json": text.encode()})
 
 
 def test_round_trip() -> None:
@@ -126,17 +127,13 @@ def test_cut_at_and_around_every_member_boundary() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_a_flipped_bit_is_an_error_or_changes_nothing(draw: st.DataObject) -> None:
-    # Zip headers hold fields that mean nothing here (dates, permissions); every bit that means something is checked.
-    bundle = toy()
-    data = bytearray(bundle.to_bytes())
+def test_a_flipped_bit_is_an_error(draw: st.DataObject) -> None:
+    # Also in the fields of zip headers that mean nothing here (dates, permissions).
+    data = bytearray(toy().to_bytes())
     position = draw.draw(st.integers(0, len(data) - 1))
     data[position] ^= 1 << draw.draw(st.integers(0, 7))
-    try:
-        again = Bundle.from_bytes(bytes(data))
-    except BundleError:
-        return
-    assert again.to_bytes() == bundle.to_bytes()
+    with pytest.raises(BundleError):
+        Bundle.from_bytes(bytes(data))
 
 
 @settings(max_examples=100, deadline=None)

@@ -53,7 +53,7 @@ def test_what_is_written_and_said(
     # Sixteen templates of three samples, two probes of each of the others: 16 * 15 * 2.
     assert len(calibration.impostor) == 480
     assert calibration.scale == "llr"
-    assert calibration.cohort is not None
+    assert calibration.cohort is None  # nobody's embedding, unless asked for
     said = capsys.readouterr().out
     assert "480 impostor trials of 16 people; 0 samples could not be used" in said
     assert "FMR 10.00%   llr threshold" in said
@@ -61,15 +61,18 @@ def test_what_is_written_and_said(
     assert "FMR 0.10%    not supported: a false match rate of 0.001 needs at least 3000 impostor trials" in said
 
 
-def test_options(people: Path, identity_bundle: MakeBundle) -> None:
-    bare = calibrated(people, identity_bundle(), "--no-cohort").calibration
-    assert bare is not None
-    assert bare.cohort is None
-    judged = calibrated(people, identity_bundle(), "--as-norm").calibration
+def test_options(people: Path, identity_bundle: MakeBundle, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = calibrated(people, identity_bundle(), "--with-cohort").calibration
+    assert kept is not None
+    assert kept.cohort is not None
+    assert kept.cohort.people == 16
+    assert "80 embeddings of 16 people: hand it to nobody" in capsys.readouterr().out
+    judged = calibrated(people, identity_bundle(), "--with-cohort", "--as-norm").calibration
     assert judged is not None
     assert judged.ratio is not None
     assert judged.ratio.top == 27  # a third of the eighty samples
-    assert main(["calibrate", "a", "b", "-o", "c", "--as-norm", "--no-cohort"]) != 0
+    assert main(["calibrate", "a", "b", "-o", "c", "--as-norm"]) == 1
+    assert "add --with-cohort" in capsys.readouterr().err
 
 
 def test_one_sample_each_gives_impostor_scores(

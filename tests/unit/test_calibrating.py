@@ -84,7 +84,7 @@ def rates(calibration: Calibration, seen: Observations, fmr: float) -> dict[str,
 
 @pytest.fixture(scope="module")
 def fitted() -> calibrating.Fitted:
-    return calibrating.fit(people(120), model_version="m", source="numbers")
+    return calibrating.fit(people(120), model_version="m", source="numbers", keep_cohort=True)
 
 
 def test_one_threshold_holds_the_rate_under_every_condition(fitted: calibrating.Fitted) -> None:
@@ -115,7 +115,7 @@ def test_ratios_are_bounded_by_what_the_trials_can_show(fitted: calibrating.Fitt
 
 def test_as_norm_is_fitted_and_never_meets_its_own_people() -> None:
     seen = people(60)
-    found = calibrating.fit(seen, model_version="m", source="numbers", as_norm=True)
+    found = calibrating.fit(seen, model_version="m", source="numbers", as_norm=True, keep_cohort=True)
     assert found.calibration.ratio is not None
     assert found.calibration.ratio.top == 60  # a third of 180 cohort rows
     # Were a person held against their own recordings, genuine trials would look like the cohort's highest.
@@ -182,7 +182,9 @@ def test_a_bundle_carries_all_of_it(fitted: calibrating.Fitted, tmp_path: Path) 
 @pytest.mark.parametrize("as_norm", [False, True])
 def test_bytes_give_the_same_ratios(as_norm: bool) -> None:
     seen = people(20)
-    calibration = calibrating.fit(seen, model_version="m", source="numbers", as_norm=as_norm).calibration
+    calibration = calibrating.fit(
+        seen, model_version="m", source="numbers", as_norm=as_norm, keep_cohort=as_norm
+    ).calibration
     again = record.from_bytes(record.to_bytes(calibration))
     pair = seen.embeddings[:3], seen.embeddings[30:33], seen.conditions[:3], seen.conditions[30:33]
     assert again.llrs(*pair).tolist() == calibration.llrs(*pair).tolist()
@@ -242,7 +244,7 @@ def test_cohorts_that_are_none() -> None:
     ):
         with pytest.raises(ValueError, match="cohort"):
             Cohort(embeddings, person, where)
-    ratio = calibrating.fit(people(12), model_version="m", source="", as_norm=True).calibration.ratio
+    ratio = calibrating.fit(people(12), model_version="m", source="", as_norm=True, keep_cohort=True).calibration.ratio
     with pytest.raises(ValueError, match="there is none"):
         Calibration(np.zeros(1, np.float32), "m", "", ratio)
 

@@ -82,7 +82,7 @@ def test_damaged_or_renamed_cards_are_refused(card: tuple[Path, bytes]) -> None:
 
 def test_only_ratios_without_a_cohort_make_a_card() -> None:
     seen = people(30)
-    judged = calibrating.fit(seen, model_version="m", source="", as_norm=True).calibration
+    judged = calibrating.fit(seen, model_version="m", source="", as_norm=True, keep_cohort=True).calibration
     for calibration in (judged, replace(judged, ratio=None)):
         with pytest.raises(ValueError, match="needs no cohort"):
             cards.made(calibration, MANIFEST)

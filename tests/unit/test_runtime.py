@@ -23,7 +23,7 @@ from uvsdk import modality
 from uvsdk.attempts import RetryPolicy
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import enroll
-from uvsdk.errors import ModelMismatchError, SettingsError, ThresholdError, UnknownUserError
+from uvsdk.errors import ExchangedBundleError, ModelMismatchError, SettingsError, ThresholdError, UnknownUserError
 from uvsdk.modality import Capture, Prepared, Sample
 from uvsdk.scoring import Requirement, assess
 from uvsdk.template import Template
@@ -83,6 +83,9 @@ def test_a_newer_model_makes_the_template_again_once(
     enrol(store, bundle)
     newer = identity_bundle(IMPOSTORS, name="newer")
     assert newer.version != bundle.version
+    with pytest.raises(ExchangedBundleError, match="another model version"):
+        Runtime(store, newer)
+    store.accept_model(newer)
     assert Runtime(store, newer).verify("ana", b"1 0 0").accepted
     renewed = store.template("ana")
     assert renewed.model_version == newer.version
@@ -100,6 +103,9 @@ def test_calibration_that_comes_later_gives_the_template_its_threshold(
         Runtime(store, uncalibrated).verify("ana", b"1 0 0")
     with pytest.raises(ThresholdError, match="no calibration"):
         Runtime(store, uncalibrated).verify("ana", b"1 0 0", fmr=0.01)
+    with pytest.raises(ExchangedBundleError, match=r"the same model version, impostors\.f32 differ"):
+        Runtime(store, bundle)
+    store.accept_model(bundle)
     assert Runtime(store, bundle).verify("ana", b"1 0 0").accepted
 
 
@@ -116,7 +122,9 @@ def test_fifty_threads_never_cross(store: EncryptedStore, bundle: Bundle, identi
     """Each thread verifies as one user with a probe of its own angle; every score is that angle's cosine."""
     enrol(store, bundle)
     # Another model, so that they also meet at the re-embedding; no policy, for half of the probes are rejected.
-    runtime = Runtime(store, identity_bundle(IMPOSTORS, name="newer"), retry=None)
+    newer = identity_bundle(IMPOSTORS, name="newer")
+    store.accept_model(newer)
+    runtime = Runtime(store, newer, retry=None)
 
     def verify(me: int) -> None:
         angle = me / 50 * np.pi / 2

@@ -41,7 +41,7 @@ def test_round_trip(threshold: Threshold | None) -> None:
 
 def test_layout_by_hand() -> None:
     data = TEMPLATE.to_bytes(KEY)
-    header = b"UVT2" + b"\x05\x00" + b"model"
+    header = b"UVT3" + b"\x05\x00" + b"model"
     assert data[:11] == header
     plain = AESGCM(KEY).decrypt(data[11:23], data[23:], header)
     assert UNIT.tobytes() in plain
@@ -86,7 +86,7 @@ def test_foreign_bytes(data: bytes) -> None:
 
 def test_a_newer_format_says_so() -> None:
     with pytest.raises(TemplateFormatError, match="update uvsdk"):
-        Template.from_bytes(b"UVT3" + bytes(100), KEY)
+        Template.from_bytes(b"UVT4" + bytes(100), KEY)
 
 
 def test_the_model_version_is_bound() -> None:

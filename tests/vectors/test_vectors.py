@@ -28,7 +28,8 @@ VECTORS = _script()
 @pytest.mark.parametrize(
     ("name", "magic"),
     [(name, b"UVT1") for name in sorted(VECTORS.FIRST_TEMPLATES)]
-    + [(name, b"UVT2") for name in sorted(VECTORS.TEMPLATES)],
+    + [(name, b"UVT2") for name in sorted(VECTORS.SECOND_TEMPLATES)]
+    + [(name, b"UVT3") for name in sorted(VECTORS.TEMPLATES)],
 )
 def test_template(name: str, magic: bytes) -> None:
     data = (VECTORS.FOLDER / name).read_bytes()
@@ -36,7 +37,8 @@ def test_template(name: str, magic: bytes) -> None:
     assert data[4:6] == b"\x40\x00"  # 64 characters of model version
     assert data[6:70] == b"ab" * 32
     assert model_version_of(data) == "ab" * 32
-    assert Template.from_bytes(data, VECTORS.TEMPLATE_KEY) == (VECTORS.FIRST_TEMPLATES | VECTORS.TEMPLATES)[name]
+    known = VECTORS.FIRST_TEMPLATES | VECTORS.SECOND_TEMPLATES | VECTORS.TEMPLATES
+    assert Template.from_bytes(data, VECTORS.TEMPLATE_KEY) == known[name]
 
 
 @pytest.mark.parametrize("suite", SUITES)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from uvsdk.cli import Command
-from uvsdk.commands import algorithms, calibrate, evaluate, export, models, presentation, simulate
+from uvsdk.commands import algorithms, bundle, calibrate, evaluate, export, models, presentation, simulate
 
 COMMANDS: tuple[Command, ...] = (
     algorithms.COMMAND,
+    bundle.COMMAND,
     calibrate.COMMAND,
     evaluate.COMMAND,
     export.COMMAND,

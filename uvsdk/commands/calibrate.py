@@ -23,8 +23,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="the calibrated bundle")
     parser.add_argument("--enrol", type=int, default=3, metavar="N", help="enrolment samples a person (default 3)")
     parser.add_argument("--source", metavar="TEXT", help="whose samples these are, in words; kept in the bundle")
-    parser.add_argument("--as-norm", action="store_true", help="judge scores against the cohort (AS-norm)")
-    parser.add_argument("--no-cohort", action="store_true", help="leave the people's embeddings out of the bundle")
+    parser.add_argument(
+        "--with-cohort",
+        action="store_true",
+        help="put the people's embeddings into the bundle: vectors as personal as their templates, in a file "
+        "that may be "
+        "handed on. Without it the bundle holds distributions of scores only. `uvsdk identify` measures its threshold "
+        "on them; a server never serves them",
+    )
+    parser.add_argument(
+        "--as-norm",
+        action="store_true",
+        help="judge scores against the cohort (AS-norm); needs --with-cohort, and works only where this very file is "
+        "used: what a server serves decides by the cosine instead",
+    )
     parser.add_argument("--no-copies", action="store_true", help="make no shorter, noisier, smaller copies of samples")
     parser.add_argument("--seed", type=int, default=0, help="of copies and of the draw of trials (default 0)")
 
@@ -37,8 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     from uvsdk.evaluation import calibrating
     from uvsdk.evaluation.observations import observe
 
-    if arguments.as_norm and arguments.no_cohort:
-        raise SettingsError("--as-norm judges scores against the cohort; leave out --no-cohort")
+    if arguments.as_norm and not arguments.with_cohort:
+        raise SettingsError(
+            "--as-norm judges scores against the people's embeddings, which then lie in the bundle: add "
+            "--with-cohort if these people agree to that"
+        )
     bundle = Bundle.open(arguments.bundle)
     people = find_people(arguments.folder, arguments.enrol)
     seen, failures = observe(people, bundle, worse=not arguments.no_copies, seed=arguments.seed)
@@ -48,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         model_version=bundle.version,
         source=words,
         as_norm=arguments.as_norm,
-        keep_cohort=not arguments.no_cohort,
+        keep_cohort=arguments.with_cohort,
         directions=calibrating.directions_of(bundle.manifest.modality),
         seed=arguments.seed,
     )
@@ -59,6 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"No likelihood ratio: {fitted.note}")
     for line in _thresholds(fitted, arguments.seed):
         print(line)
+    if fitted.calibration.cohort is not None:
+        cohort = fitted.calibration.cohort
+        held = f"{len(cohort.embeddings):,} embeddings of {cohort.people:,} people"
+        print(f"The bundle holds {held}: hand it to nobody who may not have them")
     print(f"Wrote {arguments.output}")
     return 0
 

@@ -94,7 +94,7 @@ def fit(
     model_version: str,
     source: str,
     as_norm: bool = False,
-    keep_cohort: bool = True,
+    keep_cohort: bool = False,
     prior: float = 0.5,
     directions: int = DIRECTIONS,
     seed: int = 0,
@@ -111,14 +111,17 @@ def fit(
         model_version: of the model that made them.
         source: in words, whose samples they are.
         as_norm: whether scores are normalised against the cohort.
-        keep_cohort: whether the cohort goes into the calibration; AS-norm needs it.
+        keep_cohort: whether the cohort, people's embeddings, goes into the calibration; AS-norm needs it.
         prior: of a genuine trial, where the ratio should be best.
         directions: that the compensation takes out at most.
         seed: of the draw of trials.
 
     Raises:
         EnrolmentError: no impostor trial can be made.
+        ValueError: AS-norm without the cohort.
     """
+    if as_norm and not keep_cohort:
+        raise ValueError("AS-norm judges scores against the cohort, which must then be kept")
     rng = np.random.default_rng(seed)
     cell = _originals(seen)
     raw = _trials(cell, (cell.template.rows.astype(np.float64), cell.probe.rows.astype(np.float64)))
@@ -144,7 +147,7 @@ def fit(
         model_version=model_version,
         source=source,
         ratio=ratio,
-        cohort=cohort if keep_cohort or as_norm else None,
+        cohort=cohort if keep_cohort else None,
     )
     return Fitted(calibration, originals, "")
 

@@ -50,9 +50,9 @@ class PresentationGraph:
         return {
             "detector": self.detector,
             "size": self.size,
-            "enlargement": self.enlargement,
+            "enlargement": float(self.enlargement),
             "output": self.output,
-            "threshold": self.threshold,
+            "threshold": float(self.threshold),
             "source": self.source,
         }
 

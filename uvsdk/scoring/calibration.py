@@ -3,9 +3,10 @@ its conditions become a likelihood ratio."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class Calibration:
     # An interval takes milliseconds, a verification asks for the same one each time.
     _known: dict[tuple[float, Scale], Threshold] = field(default_factory=dict, init=False, repr=False, compare=False)
     _normalisation: Normalisation | None = field(default=None, init=False, repr=False, compare=False)
+    _digest: str = field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.ratio is None or not self.ratio.top:
@@ -63,6 +65,33 @@ class Calibration:
     ) -> Calibration:
         """Sort the scores, keeping at most ``keep`` evenly spaced ones, the highest always among them."""
         return cls(evenly(impostor, keep), model_version, source, ratio, cohort)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, 64 hexadecimal digits, over all that thresholds and likelihood ratios are read from.
+
+        A threshold names it, so that it is never held against another calibration of the same model. The cohort is
+        part of it under AS-norm only: elsewhere it decides no verification, and is left out of what is served.
+        """
+        if not self._digest:
+            # The record is written by the module that reads calibrations, which imports this one.
+            from uvsdk.scoring.record import to_bytes
+
+            deciding = self if self._normalisation is not None else replace(self, cohort=None)
+            digest = hashlib.sha256(b"uvsdk calibration 1\n" + to_bytes(deciding)).hexdigest()
+            object.__setattr__(self, "_digest", digest)
+        return self._digest
+
+    def without_cohort(self) -> Calibration:
+        """The same measurement without anybody's embedding.
+
+        AS-norm is a comparison with the cohort, so a likelihood ratio that rests on it goes as well: what is left
+        decides by the cosine.
+        """
+        if self.cohort is None:
+            return self
+        normalised = self.ratio is not None and self.ratio.top > 0
+        return replace(self, cohort=None, ratio=None if normalised else self.ratio)
 
     @property
     def scale(self) -> Scale:
@@ -157,7 +186,7 @@ class Calibration:
                 f"more than {fmr:g} of the impostor trials have the highest ratio there is, so no threshold fits; "
                 "ask for a higher rate, or calibrate with more people"
             )
-        return Threshold(score, fmr, trials, self.interval(score, scale), self.model_version, scale)
+        return Threshold(score, fmr, trials, self.interval(score, scale), self.model_version, scale, self.digest)
 
 
 def evenly(values: Float, keep: int) -> Float32:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from uvsdk.arrays import Float32
-from uvsdk.errors import ModelMismatchError, ThresholdError
+from uvsdk.errors import ExchangedBundleError, ModelMismatchError, ThresholdError
 from uvsdk.scoring.calibration import Calibration
 from uvsdk.scoring.decision import Decision
 from uvsdk.scoring.quality import Quality
@@ -47,6 +47,7 @@ def fuse(
     Raises:
         ThresholdError: a part has no likelihood ratio, or ``fmr`` is no rate.
         ModelMismatchError: a calibration is of another model than the part in its place.
+        ExchangedBundleError: a calibration is not the one that the part in its place was decided under.
         ValueError: fewer than two parts, a part that is fused itself, one decision twice, or a number of
             ``calibrations`` that is not that of ``decisions``.
 
@@ -102,6 +103,12 @@ def _impostors(parts: tuple[Decision, ...], calibrations: Sequence[Calibration |
             raise ModelMismatchError(
                 f"a calibration is of model {calibration.model_version[:12]}, the decision in its place of "
                 f"{part.model_version[:12]}; hand them in in the same order"
+            )
+        read_from = part.threshold.calibration
+        if calibration is not None and read_from and calibration.digest != read_from:
+            raise ExchangedBundleError(
+                f"a decision was made under the calibration {read_from[:12]}, the one handed in is "
+                f"{calibration.digest[:12]}; hand in the calibration of the bundle that decided"
             )
     return [item.ratio.impostor for item in calibrations if item is not None and item.ratio is not None]
 

@@ -14,6 +14,7 @@ from uvsdk.scoring.calibration import Calibration
 from uvsdk.scoring.cohort import Cohort
 from uvsdk.scoring.compensation import Compensation
 from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings
+from uvsdk.scoring.plausibility import check, check_impostors
 
 MAGIC: Final = b"UVC1"
 """First four bytes. A file of bare scores, as older versions kept them, starts with a cosine instead."""
@@ -76,7 +77,8 @@ def from_bytes(data: bytes) -> Calibration:
     """Read what :func:`to_bytes` made.
 
     Raises:
-        BundleError: not a calibration, cut short, altered, or with numbers that fit nothing.
+        BundleError: not a calibration, cut short, altered, or with numbers that nobody measured
+            (:mod:`uvsdk.scoring.plausibility`).
     """
     if not data.startswith(MAGIC):
         raise BundleError(f"not a calibration: expected the magic {MAGIC!r}")
@@ -86,11 +88,13 @@ def from_bytes(data: bytes) -> Calibration:
         cohort = None
         if len(body.cohort):
             cohort = Cohort(body.cohort, body.person, body.conditions)
-        return Calibration(
+        read = Calibration(
             body.impostor, body.model_version, body.source, _ratio(body) if body.fitted else None, cohort
         )
     except (WireError, ThresholdError, ValueError) as error:
         raise BundleError(f"the calibration does not read: {error}; calibrate the model again") from error
+    check(read)
+    return read
 
 
 def stored(calibration: Calibration) -> bytes:
@@ -104,25 +108,20 @@ def restored(data: bytes, *, model_version: str, source: str) -> Calibration:
     """The inverse of :func:`stored`, whose model version and source are known from elsewhere too.
 
     Raises:
-        BundleError: damaged, or of another model version or source.
+        BundleError: damaged, implausible, or of another model version or source.
     """
     if not data.startswith(MAGIC):
         if len(data) % 4:
             raise BundleError("impostor scores are whole float32 values")
         scores = np.frombuffer(data, np.dtype("<f4"))
         check_impostors(scores)
-        return Calibration(scores, model_version, source)
+        bare = Calibration(scores, model_version, source)
+        check(bare)
+        return bare
     calibration = from_bytes(data)
     if (calibration.model_version, calibration.source) != (model_version, source):
         raise BundleError("the calibration names another model version or source than it was kept under")
     return calibration
-
-
-def check_impostors(scores: Float32) -> None:
-    """Raises :class:`BundleError` unless they are cosines in ascending order."""
-    good = scores.ndim == 1 and np.isfinite(scores).all() and (np.diff(scores) >= 0).all()
-    if not good or (np.abs(scores) > 1 + 1e-5).any():
-        raise BundleError("impostor scores must be cosines in ascending order")
 
 
 def _ratio(body: _Body) -> LikelihoodRatio:
@@ -149,4 +148,4 @@ def _ranges(surroundings: Surroundings) -> Float64:
     return np.stack([surroundings.low, surroundings.high, surroundings.mean, surroundings.spread])
 
 
-__all__ = ["MAGIC", "check_impostors", "from_bytes", "restored", "stored", "to_bytes"]
+__all__ = ["MAGIC", "from_bytes", "restored", "stored", "to_bytes"]

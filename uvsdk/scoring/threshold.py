@@ -24,6 +24,8 @@ class Threshold:
         interval: 95 % interval (Clopper-Pearson) of the false match rate at ``score``.
         model_version: the model the trials were made with; empty only for a threshold set by hand.
         scale: which of a :class:`Decision`'s values is compared, ``score`` or ``llr``.
+        calibration: digest of the calibration the trials belong to (:attr:`uvsdk.scoring.Calibration.digest`); empty
+            for a threshold set by hand, or read by a version that did not keep it.
     """
 
     score: float
@@ -32,6 +34,7 @@ class Threshold:
     interval: tuple[float, float] = (0.0, 1.0)
     model_version: str = ""
     scale: Scale = "cosine"
+    calibration: str = ""
 
     def __post_init__(self) -> None:
         if self.scale not in ("cosine", "llr"):

@@ -43,7 +43,6 @@ def main() -> None:
             seen,
             model_version=bundle.version,
             source=WORDS[modality].format(people=seen.people),
-            keep_cohort=False,
             directions=calibrating.directions_of(modality),
             seed=arguments.seed,
         )

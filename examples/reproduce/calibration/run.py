@@ -123,7 +123,10 @@ def variants(shown: Observations) -> Iterator[Variant]:
     own = plain.person[a] == plain.person[b]
     yield Variant("cosine", cosine, fitting.fit_line(scores[own], scores[~own]))
     yield Variant("ratio", fitted.calibration)
-    yield Variant("ratio, AS-norm", calibrating.fit(shown, model_version="m", source="", as_norm=True).calibration)
+    yield Variant(
+        "ratio, AS-norm",
+        calibrating.fit(shown, model_version="m", source="", as_norm=True, keep_cohort=True).calibration,
+    )
 
 
 def row(half: str, variant: Variant, seen: Observations, template: str, probe: str) -> dict[str, object]:
