@@ -250,7 +250,8 @@ def test_the_best_accepted_impostor_every_day_cannot_walk_a_template_away(
             enrolled, history, probe=probe, decision=decision, strong=limit, policy=policy, now_s=day * DAY_S
         ).history
         drift = history.current.astype(np.float64) @ original.astype(np.float64)
-        assert drift >= minimum_cosine
+        # A template that never moved is at the original's own squared norm, which float32 may round to just below 1.
+        assert drift >= min(minimum_cosine, original.astype(np.float64) @ original.astype(np.float64))
         # So nobody comes nearer to the template than by the angle of the cone.
         nearest = math.cos(max(math.acos(np.clip(target @ original, -1, 1)) - math.acos(minimum_cosine), 0.0))
         assert history.current @ target <= nearest + 1e-5

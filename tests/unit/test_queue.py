@@ -197,9 +197,9 @@ def killed_at(step: int, folder: Path, received: Path) -> bool:
 
         write, unlink = keystore.write_durably, Path.unlink
 
-        def counted_write(path: Path, parts: list[bytes]) -> None:
+        def counted_write(path: Path, parts: list[bytes], *, check: Callable[[Path], None] | None = None) -> None:
             count()
-            write(path, parts)
+            write(path, parts, check=check)
 
         def counted_unlink(path: Path, missing_ok: bool = False) -> None:
             count()
