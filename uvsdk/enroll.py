@@ -6,6 +6,7 @@ happened: nothing that was handed in is ignored without a word.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ from uvsdk.verify import threshold_at
 if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
     from uvsdk.modality import Capture, Sample
+
+_LOG = logging.getLogger(__name__)
 
 Existing: TypeAlias = Literal["replace", "extend", "refuse"]
 """What happens to somebody who is enrolled already: the new samples replace the old enrolment, are added to it, or are
@@ -245,6 +248,9 @@ def _take_part(federation: Federation, user_id: str, bundle: Bundle, store: Stor
         return federation.take_part(user_id, model=bundle, store=store)
     except UvsdkError as error:  # the enrolment is stored and stays usable whatever the federation meets
         return Participation("queued", str(error))
+    except Exception as error:  # noqa: BLE001 - a trainer is anybody's code, and what was stored must be told
+        _LOG.warning("taking part failed after the enrolment was stored", exc_info=True)
+        return Participation("queued", f"taking part failed ({type(error).__name__}); the log holds the reason")
 
 
 __all__ = [

@@ -22,6 +22,7 @@ from typing import IO
 
 import httpx
 
+from uvsdk import network
 from uvsdk.catalogue import CATALOGUE, Package, Weights
 from uvsdk.errors import ChecksumError, UnknownNameError, WeightsNotFoundError
 
@@ -238,7 +239,8 @@ def _copy(source: IO[bytes], part: Path, wanted: Weights) -> None:
 def _download(wanted: Weights, folder: Path) -> None:
     part = folder / wanted.file
     try:
-        with httpx.stream("GET", wanted.url or "", follow_redirects=True, timeout=30.0) as response:
+        url = wanted.url or ""
+        with network.client(url, follow_redirects=True, timeout=30.0) as client, client.stream("GET", url) as response:
             response.raise_for_status()
             left = wanted.size + 1
             with part.open("wb") as target:
@@ -249,7 +251,7 @@ def _download(wanted: Weights, folder: Path) -> None:
                         break
                 target.flush()
                 os.fsync(target.fileno())
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ConnectionError, UnicodeError) as error:
         raise WeightsNotFoundError(
             f"{wanted.url} gave no file ({type(error).__name__}: {error}); {_by_hand(wanted)}"
         ) from error

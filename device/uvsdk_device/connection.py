@@ -1,15 +1,17 @@
 """HTTP to the coordination server: signed, bounded in time and size, and every failure one of two errors.
 
 What the server said is :class:`ServerRefusedError`; that it said nothing usable in time is
-:class:`ServerUnreachableError`, after which trying again makes sense.
+:class:`ServerUnreachableError`, after which trying again makes sense. A proxy, a firewall or the sign-in page of a
+network may answer in the server's place: whatever lacks the challenge that every answer of a server carries was not
+said by it, is not read, and costs no upload its place in the queue.
 """
 
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,9 +22,11 @@ from urllib.parse import urlencode, urlsplit
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from uvsdk.errors import ServerRefusedError, ServerUnreachableError, SettingsError, WireError
+from uvsdk import network
+from uvsdk.errors import ServerRefusedError, ServerUnreachableError, WireError
 from uvsdk.federation.messages import Scalar
 from uvsdk.privacy.request_signing import CHALLENGE_HEADER, Requested, sign_request
+from uvsdk_device.address import Address
 
 JSON_LIMIT = 1 << 20
 """Largest JSON answer that is read."""
@@ -35,6 +39,7 @@ _NEVER = frozenset({501, 505})  # not implemented; another version of HTTP
 _DETAIL_LIMIT = 500
 # A body is sent whole before a refusal is seen, so it is sent over a challenge that the server has just given out.
 _CHALLENGE_AGE_S = 60.0
+_REASON_LIMIT = 200
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -93,12 +98,16 @@ class Connection:
     """A client of one server. Safe to share between threads; close it, or use it in ``with``.
 
     Args:
-        url: ``https://host[:port]``; plain ``http`` only to this machine, unless ``allow_plain_http``.
+        url: ``https://host[:port][/prefix]``; plain ``http`` only to this machine, unless ``allow_plain_http``.
         signer: signs every request; ``None`` for the few that need no signature.
         allow_plain_http: for a network that encrypts by other means. Bodies are sealed either way; what plain
             HTTP shows is who talks to whom and when, and the enrolment token.
         timeouts: see :class:`Timeouts`.
         clock: seconds since 1970, for the signatures.
+
+    Raises:
+        SettingsError: the address, see :class:`~uvsdk_device.address.Address`.
+        ServerUnreachableError: the environment names a proxy or certificates that cannot be used.
     """
 
     def __init__(
@@ -110,17 +119,19 @@ class Connection:
         timeouts: Timeouts | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._base, loopback = _base_url(url, allow_plain_http=allow_plain_http)
+        self._base = Address.parse(url, allow_plain_http=allow_plain_http).url
         self._signer = signer
         self._timeouts = timeouts or Timeouts()
         self._clock = clock
         self._challenge = _Challenge()
-        self._client = httpx.Client(
-            timeout=httpx.Timeout(self._timeouts.silence_s, connect=self._timeouts.connect_s),
-            follow_redirects=False,
-            headers={"Accept-Encoding": "identity"},  # models do not compress, and nothing can inflate in memory
-            trust_env=not loopback,  # a proxy of the environment is for hosts beyond this one
-        )
+        try:
+            self._client = network.client(
+                self._base,
+                timeout=httpx.Timeout(self._timeouts.silence_s, connect=self._timeouts.connect_s),
+                headers={"Accept-Encoding": "identity"},  # models do not compress, and nothing can inflate in memory
+            )
+        except ConnectionError as error:
+            raise ServerUnreachableError(f"no way to {self._base}: {error}") from error
 
     @property
     def url(self) -> str:
@@ -224,7 +235,8 @@ class Connection:
         requested = Requested(
             request.method,
             request.url.netloc.decode("ascii").lower(),
-            request.url.raw_path.decode("ascii"),
+            # Below the prefix, where the server has its paths.
+            request.url.raw_path.decode("ascii").removeprefix(urlsplit(self._base).path),
             body_sha256,
         )
         request.headers.update(
@@ -241,13 +253,15 @@ class Connection:
         try:
             response = self._client.send(request, stream=True)
             try:
+                _check_origin(response)
                 content = self._read(response, limit, ends_at)
             finally:
                 response.close()
-        except (httpx.TransportError, httpx.DecodingError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             self._challenge.forget()  # it may be the one of a server that has been started again since
+            reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error).strip())[:_REASON_LIMIT] or type(error).__name__
             raise ServerUnreachableError(
-                f"no usable answer from {self._base} ({type(error).__name__}); what is queued stays queued"
+                f"no usable answer from {self._base} ({reason}); what is queued stays queued"
             ) from error
         return response, content
 
@@ -283,12 +297,10 @@ def _raise_for(response: httpx.Response, content: bytes) -> None:
         return
     if status in _LATER or (status >= 500 and status not in _NEVER):
         raise ServerUnreachableError(f"the server cannot answer now (status {status}); try again later")
-    if response.is_redirect:
-        raise ServerRefusedError(status, "redirect", "redirects are not followed; give the address it points to")
-    detail = response.reason_phrase
-    if _is_problem(response):
-        problem = _object(content)
-        detail = str(problem.get("detail") or problem.get("title") or detail)[:_DETAIL_LIMIT]
+    if not _is_problem(response):
+        raise ServerUnreachableError(f"an answer of status {status} that is no problem document; try again later")
+    problem = _object(content)
+    detail = str(problem.get("detail") or problem.get("title") or response.reason_phrase)[:_DETAIL_LIMIT]
     raise ServerRefusedError(status, _kind(response, content), detail)
 
 
@@ -303,29 +315,39 @@ def _kind(response: httpx.Response, content: bytes) -> str:
     return str(_object(content).get("type", kind)).removeprefix(_PROBLEM)[:100] if _is_problem(response) else kind
 
 
-def _base_url(url: str, *, allow_plain_http: bool) -> tuple[str, bool]:
-    """The address without a slash at the end, and whether it is on this machine."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise SettingsError("a server's address is https://host[:port]; give one without query or fragment")
-    if parts.username or parts.password:
-        raise SettingsError("a server's address holds no user name or password; use an enrolment token")
-    loopback = _is_loopback(parts.hostname)
-    if parts.scheme == "http" and not loopback and not allow_plain_http:
-        raise SettingsError(
-            f"plain http to {parts.hostname} would show who talks to whom; use https, or allow it by name "
-            "(allow_plain_http, --allow-plain-http) where the network encrypts"
+def _check_origin(response: httpx.Response) -> None:
+    """Raise :class:`ServerUnreachableError` where something else than the server has answered."""
+    if CHALLENGE_HEADER in response.headers:
+        return
+    status = response.status_code
+    answer = f"{response.request.url.host} answered {status} in the server's place"
+    if response.is_redirect:
+        what = (
+            f"with a redirect{_target(response)}, which is not followed. Is this network waiting for a sign-in, or has "
+            "the server moved? Then give its new address"
         )
-    return url.rstrip("/"), loopback
+    elif status == 413:
+        size = response.request.headers.get("content-length", "0")
+        what = (
+            f"that {size} bytes are too much: something between here and the server limits bodies; its operator must "
+            "allow them (docs/operations.md)"
+        )
+    elif status >= 500 or status in _LATER:
+        what = "that the server cannot be reached now"
+    else:
+        what = (
+            "without the header of a coordination server. Is the address right? Does this network wait for a sign-in?"
+        )
+    raise ServerUnreachableError(f"{answer}: {what}; what is queued stays queued")
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
+def _target(response: httpx.Response) -> str:
+    """Where a redirect points to; the host alone, for the rest may hold a token of a sign-in page."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        host = urlsplit(response.headers.get("location", "")).hostname
     except ValueError:
-        return False
+        host = None
+    return f" to {host[:100]}" if host else ""
 
 
 __all__ = ["JSON_LIMIT", "Answer", "Connection", "Object", "Signer", "Timeouts"]

@@ -21,6 +21,7 @@ from uvsdk.errors import SettingsError, UnapprovedConfigError, WireError
 from uvsdk.federation import algorithms
 from uvsdk.federation.messages import ServerStatement, TrainingConfig
 from uvsdk.privacy.statements import Validity, verify_statement
+from uvsdk_device.address import Address
 from uvsdk_device.connection import Connection, Object
 from uvsdk_device.keystore import EncryptedStore
 
@@ -164,8 +165,12 @@ def check_fit(modality: str, model: Bundle | None, deployment: Deployment) -> No
 
 
 def forget_approval(store: EncryptedStore, url: str) -> None:
-    """Forget what was agreed with the server at ``url``; the next contact is a first one."""
-    store.drop(_APPROVAL, name=url.rstrip("/"))
+    """Forget what was agreed with the server at ``url``; the next contact is a first one.
+
+    Raises:
+        SettingsError: not the address of a server.
+    """
+    store.drop(_APPROVAL, name=Address.parse(url, allow_plain_http=True).url)
 
 
 def text(values: Object, field: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,14 +17,17 @@ from uvsdk.enroll import Participation
 from uvsdk.errors import (
     ServerRefusedError,
     ServerUnreachableError,
+    SettingsError,
     TrainingUnavailableError,
     UpdateRejectedError,
 )
 from uvsdk.federation.messages import RoundHeader
 from uvsdk.federation.participation import Trainer, find_trainer
 from uvsdk.federation.strategy import TEMPLATE, Secret
+from uvsdk.privacy.identifiers import PEPPER_BYTES, canonical_user_id
 from uvsdk.storage import Store
 from uvsdk.template import Template
+from uvsdk_device.address import Address
 from uvsdk_device.connection import Connection
 from uvsdk_device.deployment import approved_deployment, check_fit
 from uvsdk_device.keystore import EncryptedStore, encrypted
@@ -87,6 +91,9 @@ class Federation:
         clock: seconds since 1970.
         sleep, rng: waits, and their jitter; replaced in tests.
         secret: where the key behind a request comes from; replaced in tests only.
+
+    Raises:
+        SettingsError: an argument that no server would make right; nothing is stored then.
     """
 
     url: str = field(kw_only=False)
@@ -104,6 +111,19 @@ class Federation:
     rng: np.random.Generator = field(default_factory=np.random.default_rng, repr=False)
     secret: Secret = field(default=os.urandom, repr=False)
 
+    def __post_init__(self) -> None:
+        Address.parse(self.url, allow_plain_http=self.allow_plain_http)
+        if not isinstance(self.pepper, bytes) or len(self.pepper) < PEPPER_BYTES:
+            raise SettingsError(f"a pepper is at least {PEPPER_BYTES} bytes, the deployment's; ask its operator")
+        if not self.enrolment_token.isprintable() or not self.enrolment_token.isascii():
+            raise SettingsError("an enrolment token is one line of printable ASCII, without spaces at its ends")
+        if self.approve is not None and not re.fullmatch("[0-9a-f]{64}", self.approve):
+            raise SettingsError("approve is the digest of a training configuration, 64 hexadecimal digits")
+        if self.person_id:
+            canonical_user_id(self.person_id)
+        if not self.patience_s >= 0:
+            raise SettingsError(f"patience_s is {self.patience_s}; it is at least 0")
+
     def take_part(self, user_id: str, *, model: Bundle, store: Store) -> Participation:
         """Join, and train at once where a round is open and a trainer is installed.
 
@@ -115,8 +135,8 @@ class Federation:
             StoreError: the store is not this device's encrypted one.
         """
         device_store = encrypted(store)
-        with self._connection() as connection:
-            try:
+        try:
+            with self._connection() as connection:
                 session = self._join(user_id, device_store, connection, model)
                 trainer = self._available_trainer()
                 if trainer is None:
@@ -125,8 +145,8 @@ class Federation:
                 if not isinstance(offer, RoundHeader):
                     return Participation("joined", "no round is open for this device now")
                 report = self._round(session, offer, trainer)
-            except ServerUnreachableError as error:
-                return Participation("queued", str(error))
+        except ServerUnreachableError as error:
+            return Participation("queued", str(error))
         if report.state == "refused":
             return Participation("joined", report.detail)
         return Participation("trained" if report.state == "uploaded" else "queued", report.detail)
@@ -344,7 +364,8 @@ class Federation:
             acknowledge(session.store, session.member, item)
 
         if session.queue.flush(send, acknowledged) is not None:
-            raise ServerUnreachableError("an upload waits in the queue for the server's answer")
+            reason = next((item.reason for item in session.queue.items() if item.reason), "its time has not come")
+            raise ServerUnreachableError(f"an upload waits in the queue: {reason}")
 
     def _refresh(self, session: _Session) -> Template:
         store, user_id = session.store, session.member.user_id

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from uvsdk.errors import ServerRefusedError, ServerUnreachableError, StoreError, StoreFullError
+from uvsdk.errors import ServerRefusedError, ServerUnreachableError, SettingsError, StoreError, StoreFullError
 from uvsdk_device.keystore import EncryptedStore
 
 _DROPPED_KEPT = 100
@@ -32,6 +33,10 @@ class Backoff:
 
     base_s: float = 1.0
     cap_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.base_s < math.inf and 0 <= self.cap_s < math.inf):
+            raise SettingsError(f"waits are finite and not below 0, got {self.base_s} and {self.cap_s} s")
 
     def ceiling_s(self, attempts: int) -> float:
         """Longest wait after that many failed attempts."""
@@ -54,6 +59,7 @@ class QueueItem:
         created_unix_s: when it was put in.
         attempts: how often it was sent without an answer that counts.
         due_unix_s: not sent before that.
+        reason: why the last attempt did not count; empty before the first.
         note: what the sender wants back when the item was acknowledged, e.g. the algorithm's new memory.
     """
 
@@ -64,6 +70,7 @@ class QueueItem:
     created_unix_s: float
     attempts: int = 0
     due_unix_s: float = 0.0
+    reason: str = ""
     note: bytes = b""
 
 
@@ -213,13 +220,13 @@ class UploadQueue:
                 continue  # another process has dealt with it
             try:
                 send(item, envelope)
-            except ServerUnreachableError:
-                return self._postpone(item)
+            except ServerUnreachableError as error:
+                return self._postpone(item, error)
             except ServerRefusedError as error:
                 if error.status in _FINAL:
                     self._drop(item, error)
                 elif error.status >= 500:
-                    return self._postpone(item)
+                    return self._postpone(item, error)
                 else:
                     raise
             else:
@@ -227,9 +234,9 @@ class UploadQueue:
                 self._remove(item)
         return None
 
-    def _postpone(self, item: QueueItem) -> float:
+    def _postpone(self, item: QueueItem, error: Exception) -> float:
         delay_s = self._backoff.delay_s(item.attempts, self._rng)
-        facts = {"attempts": item.attempts + 1, "due_unix_s": self._clock() + delay_s}
+        facts = {"attempts": item.attempts + 1, "due_unix_s": self._clock() + delay_s, "reason": str(error)}
         self._store.put(self._attempts, [json.dumps(facts).encode()], name=str(item.number), user=self._user)
         return delay_s
 
@@ -239,7 +246,8 @@ class UploadQueue:
         except KeyError:
             return item
         facts = json.loads(data)
-        return replace(item, attempts=facts["attempts"], due_unix_s=facts["due_unix_s"])
+        attempts, due_unix_s, reason = facts["attempts"], facts["due_unix_s"], facts.get("reason", "")
+        return replace(item, attempts=attempts, due_unix_s=due_unix_s, reason=reason)
 
     def _drop(self, item: QueueItem, error: ServerRefusedError) -> None:
         entry = Dropped(item.endpoint, item.round_id, error.status, error.kind, self._clock())

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from fastapi import FastAPI
 
 from uvsdk_server import monitoring, problems
+from uvsdk_server.base_path import BasePath
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.freshness import ChallengeHeader, Freshness
 from uvsdk_server.limits import Gate
@@ -43,11 +44,13 @@ def create_app(settings: Settings, *, observer: Observer | None = None) -> FastA
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # to an address that is wrong behind a proxy, and devices follow none
         responses=problems.responses(400, 401, 403, 413, 422, 429, 503, 507),
     )
     problems.install(app, log)
     app.add_middleware(Gate, limit_bytes=settings.body_limit_bytes, metrics=metrics)
     app.add_middleware(ChallengeHeader, freshness=freshness)
+    app.add_middleware(BasePath, prefix=settings.base_path)
     for module in (deployment, devices, users, rounds, models, verify, attempts, operations):
         app.include_router(module.router)
     return app

@@ -27,6 +27,7 @@ class Settings(BaseSettings):
         database_url: SQLAlchemy URL with an asynchronous driver; empty for SQLite inside ``data``.
         host: address to listen on.
         port: port to listen on, 0 for any free one.
+        base_path: where a proxy that strips no prefix has put the server, e.g. ``/uv`` for ``https://host/uv/v1/...``.
         start_after_users: users that must be admitted before the first round opens.
         round_pause_s: seconds between the end of a round and the next.
         keep_models: committed model versions that stay downloadable.
@@ -81,6 +82,7 @@ class Settings(BaseSettings):
     database_url: str = ""
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
+    base_path: str = Field(default="", pattern=r"^(/[A-Za-z0-9._~-]+)*$")
     start_after_users: int = Field(default=3, ge=1)
     round_pause_s: float = Field(default=0.0, ge=0)
     keep_models: int = Field(default=5, ge=1)
