@@ -47,7 +47,8 @@ class Spreadout:
     """How class vectors are spread.
 
     Args:
-        mode: one of :data:`MODES`. Default ``hinge``: the adaptive margin collapsed on Bibtex (SPEC 16).
+        mode: one of :data:`MODES`. Default ``hinge``: the adaptive margin collapsed on Bibtex at settings that were
+            not searched for it (SPEC 16).
         step_size: lambda x eta_s, radians per unit of gradient. 0 moves nothing. The default 0.1 (SPEC Appendix B)
             is for pair weights of mean 1 and reduction ``sum``: with no weights, all are 1.
         margin: nu, a cosine distance; ``None`` takes :func:`default_margin` (SPEC 2.5).

@@ -43,8 +43,10 @@ FARTHEST = 2.0
 class Settings:
     """Settings of FedMetric; the defaults are the product's, :meth:`paper` gives the paper's.
 
-    As printed the method collapses on voices: the centre is wherever the embeddings are, so nothing holds it, the
-    push of others shrinks with the balls, and the pull does not. Three settings mend it: a ``trained`` centre, kept
+    On unit embeddings, and with margins clamped to 1.2, the loss as printed collapses on voices (the paper says
+    neither of
+    the two, see :meth:`paper`): the centre is wherever the embeddings are, so nothing holds it, the push of others
+    shrinks with the balls, and the pull does not. Three settings mend it: a ``trained`` centre, kept
     between rounds and itself pushed out of the balls; margins clamped by ``cap_cosine``, so that a ball whose offset
     is long still pushes; a pull that stops at ``pull_radius``.
 
@@ -135,7 +137,11 @@ class Settings:
 
     @classmethod
     def paper(cls) -> Settings:
-        """The settings printed in the paper. The offset stays frozen and margins below 1.2 (SPEC 4.4, 4.5)."""
+        """The loss printed in the paper, on unit embeddings, with a frozen offset and margins below 1.2.
+
+        These three are ours (SPEC 4.4, 4.5): the paper draws an offset each round and does not say whether embeddings
+        are normalised or margins clamped.
+        """
         return cls(
             negative_reduction="sum",
             positive_loss="linear",
