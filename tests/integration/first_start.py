@@ -22,10 +22,7 @@ from sqlalchemy.engine import Engine
 
 from tests.integration.harness import CONFIG
 from uvsdk.bundle import shipped
-from uvsdk_server import Settings, monitoring
-from uvsdk_server.deployment import Deployment
-from uvsdk_server.monitoring import Metrics
-from uvsdk_server.observer import Unobserved
+from uvsdk_server import Settings, create_app
 from uvsdk_server.store.pairing import FILE
 
 _CHANGES = frozenset({"os.rename", "os.mkdir", "os.remove", "os.chmod"})
@@ -67,8 +64,9 @@ def start(folder: Path, model: Path, training: Path) -> None:
 
     async def run() -> None:
         settings = Settings(data=folder, model=model, training=training, log_level="error")
-        served = await Deployment.open(settings, Unobserved(), Metrics(), monitoring.logger("error"))
-        await served.close()
+        app = create_app(settings)
+        async with app.router.lifespan_context(app):
+            pass
 
     asyncio.run(run())
 
