@@ -32,7 +32,7 @@ from uvsdk.presentation.challenge import Challenges
 from uvsdk.privacy.sealing import Binding, Envelope, seal
 from uvsdk.scoring import Calibration, Requirement, Threshold, assess
 from uvsdk.template import Template
-from uvsdk.verify import compare, verify
+from uvsdk.verify import check_rate, compare, verify
 from uvsdk.weights import find
 from uvsdk_device import connection
 from uvsdk_device.keystore import EncryptedStore
@@ -113,6 +113,10 @@ def another_model(_: Path) -> object:
 
 def unsupported_rate(_: Path) -> object:
     return Calibration(np.linspace(-1, 1, 1000, dtype=np.float32), "m", "1000 trials").threshold(1e-4)
+
+
+def laxer_rate(_: Path) -> object:
+    return check_rate(0.9, 0.01)
 
 
 def too_many(_: Path) -> object:
@@ -243,6 +247,7 @@ RAISED: dict[type[errors.UvsdkError], Callable[[Path], object]] = {
     errors.TemplateFormatError: no_template,
     errors.ModelMismatchError: another_model,
     errors.ThresholdError: unsupported_rate,
+    errors.LaxerRateError: laxer_rate,
     errors.TooManyAttemptsError: too_many,
     errors.DisabledError: disabled,
     errors.ChallengeError: unknown_challenge,

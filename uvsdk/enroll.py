@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 import numpy as np
 
 from uvsdk.arrays import Float32
-from uvsdk.enrolment import intake
+from uvsdk.enrolment import consistency, intake
 from uvsdk.enrolment.completeness import Completeness, ExpectedFnmr, completeness, expected_fnmr
 from uvsdk.enrolment.intake import SampleReport
 from uvsdk.errors import (
@@ -98,7 +98,7 @@ def enroll(
     model: Bundle | str | os.PathLike[str],
     store: Store,
     federation: Federation | None = None,
-    fmr: float = 0.01,
+    fmr: float | None = None,
     minimum_samples: int = 3,
     existing: Existing = "replace",
     outliers: Outliers = "refuse",
@@ -119,7 +119,8 @@ def enroll(
         model: a bundle, or its path.
         store: where template and features are kept.
         federation: takes part in training; its failure is reported in the result and never undoes the enrolment.
-        fmr: false match rate to aim for.
+        fmr: false match rate to aim for; the strictest that the bundle's impostor trials measure where left out
+            (:meth:`uvsdk.scoring.Calibration.default_fmr`: between 0.01 % and 1 %).
         minimum_samples: fewest usable samples that make a template.
         existing: what happens to an earlier enrolment of the same person. ``replace``: it is gone once the new one is
             stored, so make sure that the person is who they say. ``extend``: the new samples are added to its own,
@@ -136,7 +137,7 @@ def enroll(
             somebody is enrolled already under ``refuse``. Nothing was stored.
         UnknownUserError: nobody of that name is enrolled, under ``extend``.
         ModelMismatchError: the enrolment to extend is of another modality.
-        ThresholdError: the calibration cannot support ``fmr``.
+        ThresholdError: the calibration cannot support ``fmr``, or without one not even 1 %.
         BundleError: the model cannot be read.
         ExchangedBundleError: the store works with another model, and nobody has accepted this one.
         StoreError: the store cannot be written, or what was written does not read back as it was; an earlier enrolment
@@ -156,7 +157,7 @@ def enroll(
     if earlier is not None and existing == "extend":
         kept = intake.kept_of(user_id, earlier, store, bundle)
     readable, read = intake.read(listed, bundle, capture, kept.features)
-    judged_at = None if outliers == "keep" else fmr
+    judged_at = None if outliers == "keep" else fmr or consistency.IMPOSTOR_RATE
     usable, reports = intake.of_one_person(readable, read, kept, calibration=bundle.calibration, fmr=judged_at)
     if not usable or len(usable) + len(kept.features) < minimum_samples:
         raise EnrolmentError(intake.too_few(len(usable), max(minimum_samples - len(kept.features), 1), reports))
@@ -190,12 +191,12 @@ def enroll(
     )
 
 
-def _check_settings(user_id: str, fmr: float, minimum_samples: int, existing: str, outliers: str) -> None:
+def _check_settings(user_id: str, fmr: float | None, minimum_samples: int, existing: str, outliers: str) -> None:
     if not user_id:
         raise SettingsError("a user id cannot be empty")
     if minimum_samples < 1:
         raise SettingsError(f"minimum_samples is {minimum_samples}; it must be at least 1")
-    if not 0.0 < fmr < 1.0:
+    if fmr is not None and not 0.0 < fmr < 1.0:
         raise ThresholdError(f"a false match rate lies between 0 and 1, got {fmr}")
     if existing not in get_args(Existing):
         raise SettingsError(f"existing is {', '.join(get_args(Existing))}, got {existing!r}")

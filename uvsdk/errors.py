@@ -16,6 +16,7 @@
     │   ├── TemplateFormatError          not a template, or a damaged one
     │   └── ModelMismatchError           made with another model version
     ├── ThresholdError                   a target the impostor trials cannot support
+    │   └── LaxerRateError               a caller asks for a higher false match rate than the one in force
     ├── AttemptsError                    verification is closed for this person or device for now
     │   ├── TooManyAttemptsError         wait before the next attempt
     │   └── DisabledError                too many failures in a row; enrol again or be reset by the operator
@@ -113,6 +114,10 @@ class ModelMismatchError(TemplateError):
 
 class ThresholdError(UvsdkError):
     """The impostor trials cannot support the false match rate that was asked for."""
+
+
+class LaxerRateError(ThresholdError):
+    """A caller asks for a higher false match rate than the one in force; nothing was compared."""
 
 
 class AttemptsError(UvsdkError):

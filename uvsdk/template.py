@@ -2,8 +2,8 @@
 
 On disk a template is, in order::
 
-    b"UVT3"             magic and version; still read: b"UVT2", whose threshold does not name its calibration, and
-                        b"UVT1", without conditions and scale
+    b"UVT3"             magic and version; still read: b"UVT2", whose threshold names neither its calibration nor who
+                        asked for its rate, and b"UVT1", without conditions and scale
     u16 little endian   length of the model version
     model version       UTF-8, in clear, so that a stale template is told from a damaged one without the key
     12 bytes            nonce
@@ -99,26 +99,41 @@ class Template:
         Raises:
             SettingsError: a key of another length.
         """
-        limit = self.threshold
-        body = _Body3(
-            modality=self.modality,
-            samples=self.samples,
-            embedding=self.embedding,
-            score=None if limit is None else float(limit.score),
-            fmr=None if limit is None else float(limit.fmr),
-            trials=None if limit is None else limit.trials,
-            fmr_low=None if limit is None else float(limit.interval[0]),
-            fmr_high=None if limit is None else float(limit.interval[1]),
-            calibrated_with=None if limit is None else limit.model_version,
-            scale=None if limit is None else limit.scale,
-            condition_names=tuple(self.conditions),
-            condition_values=np.array(list(self.conditions.values()), np.float64),
-            calibration=None if limit is None else limit.calibration,
-        )
         version = self.model_version.encode()
         header = _MAGIC + struct.pack("<H", len(version)) + version
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        return header + nonce + _cipher(key).encrypt(nonce, pack(body), header)
+        return header + nonce + _cipher(key).encrypt(nonce, self.packed(), header)
+
+    def packed(self) -> bytes:
+        """Everything but the model version, in clear: for a message that is sealed as a whole."""
+        limit = self.threshold
+        return pack(
+            _Body3(
+                modality=self.modality,
+                samples=self.samples,
+                embedding=self.embedding,
+                score=None if limit is None else float(limit.score),
+                fmr=None if limit is None else float(limit.fmr),
+                trials=None if limit is None else limit.trials,
+                fmr_low=None if limit is None else float(limit.interval[0]),
+                fmr_high=None if limit is None else float(limit.interval[1]),
+                calibrated_with=None if limit is None else limit.model_version,
+                scale=None if limit is None else limit.scale,
+                condition_names=tuple(self.conditions),
+                condition_values=np.array(list(self.conditions.values()), np.float64),
+                calibration=None if limit is None else limit.calibration,
+                by_default=None if limit is None else limit.by_default,
+            )
+        )
+
+    @classmethod
+    def unpacked(cls, data: bytes | memoryview, model_version: str) -> Template:
+        """The inverse of :meth:`packed`.
+
+        Raises:
+            TemplateFormatError: not the fields of a template, or impossible ones.
+        """
+        return _of_fields(_Body3, data, model_version)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, key: bytes) -> Template:
@@ -138,10 +153,7 @@ class Template:
                 "the template does not decrypt: the key is not the one it was saved with, or the bytes were damaged; "
                 "try the right key, else enrol again"
             ) from error
-        try:
-            return unpack(_BODIES[header[:4]], plain).template(header[6:].decode())
-        except (WireError, ThresholdError, UnicodeDecodeError) as error:
-            raise TemplateFormatError(f"the template decrypts and yet holds something else: {error}") from error
+        return _of_fields(_BODIES[header[:4]], plain, _version_in(header))
 
     def _plain(self) -> tuple[str, str, int, Threshold | None, tuple[tuple[str, float], ...]]:
         return self.model_version, self.modality, self.samples, self.threshold, tuple(self.conditions.items())
@@ -158,10 +170,21 @@ def model_version_of(data: bytes | memoryview) -> str:
     Raises:
         TemplateFormatError: not a template.
     """
+    return _version_in(_split(bytes(data))[0])
+
+
+def _version_in(header: bytes) -> str:
     try:
-        return _split(bytes(data))[0][6:].decode()
+        return header[6:].decode()
     except UnicodeDecodeError as error:
         raise TemplateFormatError("the template's model version is not text") from error
+
+
+def _of_fields(kind: type[_Body], data: bytes | memoryview, model_version: str) -> Template:
+    try:
+        return unpack(kind, data).template(model_version)
+    except (WireError, ThresholdError) as error:
+        raise TemplateFormatError(f"what should be a template holds something else: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +214,14 @@ class _Body:
                 raise WireError("a threshold without the measurement behind it")
             interval = (self.fmr_low, self.fmr_high)
             threshold = Threshold(
-                self.score, self.fmr, self.trials, interval, self.calibrated_with, self._scale(), self._calibration()
+                self.score,
+                self.fmr,
+                self.trials,
+                interval,
+                self.calibrated_with,
+                self._scale(),
+                self._calibration(),
+                self._by_default(),
             )
         return Template(self.embedding, model_version, self.modality, self.samples, threshold, self._conditions())
 
@@ -200,6 +230,9 @@ class _Body:
 
     def _calibration(self) -> str:
         return ""
+
+    def _by_default(self) -> bool:
+        return False
 
     def _conditions(self) -> dict[str, float]:
         return {}
@@ -226,14 +259,20 @@ class _Body2(_Body):
 
 @dataclass(frozen=True, slots=True)
 class _Body3(_Body2):
-    """What is encrypted; the threshold's eight fields are ``None`` together."""
+    """What is encrypted; the threshold's nine fields are ``None`` together."""
 
     calibration: str | None
+    by_default: bool | None
 
     def _calibration(self) -> str:
         if self.calibration is None:
             raise WireError("a threshold that does not say whether a calibration is behind it")
         return self.calibration
+
+    def _by_default(self) -> bool:
+        if self.by_default is None:
+            raise WireError("a threshold that does not say who named its rate")
+        return self.by_default
 
 
 _BODIES: Final[Mapping[bytes, type[_Body]]] = MappingProxyType({b"UVT1": _Body, b"UVT2": _Body2, _MAGIC: _Body3})

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from uvsdk.arrays import Float32
-from uvsdk.errors import ExchangedBundleError, ModelMismatchError, SampleError, ThresholdError
+from uvsdk.errors import ExchangedBundleError, LaxerRateError, ModelMismatchError, SampleError, ThresholdError
 from uvsdk.inference import Embedded, embed, open_bundle
-from uvsdk.scoring import Decision, Presentation, Quality, Threshold
+from uvsdk.scoring import Decision, Presentation, Quality, Scale, Threshold
 from uvsdk.scoring.conditions import conditions_of
 from uvsdk.template import Template
 
@@ -47,7 +48,7 @@ def verify(
         template: whom it is claimed to be.
         model: the bundle the template was made with, or its path; a path is opened once.
         threshold: in place of the template's own.
-        fmr: false match rate to read a threshold for from the bundle's calibration, in place of both.
+        fmr: false match rate to decide at in place of the template's own, see :func:`threshold_for`.
         capture: how the probe is taken: quality policy, rule for several faces, limits.
         detectors: presentation attack detectors that look at the probe too; what they say is in the decision's
             ``presentations``, and one that sees an attack keeps the probe from being accepted.
@@ -86,9 +87,9 @@ def verified(
             "bundle it was made with, or enrol again from the stored features"
         )
     check_calibration(template, bundle, threshold)
-    if fmr is not None:
-        threshold = threshold_at(bundle, fmr)
-    limit = _applicable(threshold or template.threshold, bundle)
+    if threshold is None or fmr is not None:
+        threshold = threshold_for(template, bundle, fmr)
+    limit = _applicable(threshold, bundle)
     check_detectors(detectors, bundle)
     embedded = embed(probe, bundle, capture=capture)
     presentations, spent_s = examined(detectors, embedded)
@@ -116,6 +117,9 @@ def decide(
 ) -> Decision:
     """The decision on an embedding: the one place where score, likelihood ratio and threshold meet.
 
+    API, device and server all come here, with a threshold of :func:`threshold_for`, so the same template and probe get
+    the same answer everywhere. Score and ratio are rounded to float32: further digits are noise of the summation.
+
     Args:
         embedding: float32 (d,), unit norm, made with ``bundle``.
         template: likewise.
@@ -132,12 +136,11 @@ def decide(
     start = time.perf_counter()
     quality = quality or Quality()
     limit = _applicable(threshold, bundle)
-    score = compare(embedding, template)
+    score = _rounded(compare(embedding, template))
     llr = None
     if bundle.calibration is not None and bundle.calibration.ratio is not None:
-        llr = bundle.calibration.llr(
-            template.embedding, embedding, template.conditions, conditions_of(quality.measured)
-        )
+        conditions = conditions_of(quality.measured)
+        llr = _rounded(bundle.calibration.llr(template.embedding, embedding, template.conditions, conditions))
     spent_s = {**(timings_s or {}), "decision": time.perf_counter() - start}
     return Decision(score, limit, bundle.version, quality, spent_s, llr, presentations)
 
@@ -169,8 +172,15 @@ def check_calibration(template: Template, bundle: Bundle, threshold: Threshold |
     )
 
 
-def threshold_at(bundle: Bundle, fmr: float) -> Threshold:
-    """The threshold of a false match rate, on the scale by which the bundle's calibration decides best.
+def threshold_at(bundle: Bundle, fmr: float | None = None, scale: Scale | None = None) -> Threshold:
+    """The threshold of a false match rate.
+
+    Args:
+        bundle: the model.
+        fmr: false match rate; ``None`` for the model's default
+            (:meth:`uvsdk.scoring.Calibration.default_fmr`), the only place that says what is taken where nobody names
+            a rate.
+        scale: of the threshold; the one by which the bundle's calibration decides best where left out.
 
     Raises:
         ThresholdError: the bundle is not calibrated, or its trials cannot support the rate.
@@ -179,7 +189,57 @@ def threshold_at(bundle: Bundle, fmr: float) -> Threshold:
         raise ThresholdError(
             "this model has no calibration to read a threshold from; run uvsdk calibrate on a folder of people"
         )
-    return bundle.calibration.threshold(fmr, bundle.calibration.scale)
+    chosen = scale or bundle.calibration.scale
+    if fmr is None:
+        return replace(bundle.calibration.threshold(bundle.calibration.default_fmr(chosen), chosen), by_default=True)
+    return bundle.calibration.threshold(fmr, chosen)
+
+
+def threshold_for(template: Template, bundle: Bundle, fmr: float | None = None) -> Threshold:
+    """The threshold by which probes of a template are decided: one rule for API, device and server.
+
+    - Nobody names a rate: the template's own threshold; the model's default where it has none.
+    - A rate at or below the template's own: the higher of the template's own threshold and the one of that rate, on the
+      template's scale. So asking for more never undoes what the person's own samples have raised (SPEC 6.4).
+    - A higher rate: the threshold of that rate. Whoever holds the template may say so; an agent and a server refuse it
+      to their callers (:func:`check_rate`).
+
+    Raises:
+        ThresholdError: the bundle is not calibrated and the template has no threshold, the trials cannot support the
+            rate, or the template's threshold is on a scale that this copy of the bundle is not calibrated for.
+    """
+    own = template.threshold
+    if own is None:
+        if fmr is None and bundle.calibration is None:
+            return _applicable(None, bundle)  # which says what to do
+        return threshold_at(bundle, fmr)
+    own = _applicable(own, bundle)
+    if fmr is None:
+        return own
+    asked = threshold_at(bundle, fmr, own.scale)
+    return asked if fmr > own.fmr else stricter(own, asked)
+
+
+def stricter(own: Threshold, other: Threshold) -> Threshold:
+    """The higher of two thresholds on one scale; ``own`` where they are equal, at the lower of both rates.
+
+    >>> own, other = Threshold(0.6, 0.01, 1000), Threshold(0.5, 0.001, 5000)
+    >>> stricter(own, other) == Threshold(0.6, 0.001, 1000), stricter(other, own) == own
+    (True, True)
+    """
+    if other.score > own.score:
+        return other
+    return replace(own, fmr=min(own.fmr, other.fmr))
+
+
+def check_rate(fmr: float | None, in_force: float) -> None:
+    """Raises :class:`LaxerRateError` where a caller asks for more than the rate in force: else one could have
+    everybody accepted, and everything that an accepted caller is told."""
+    if fmr is not None and fmr > in_force:
+        raise LaxerRateError(
+            f"a false match rate of {fmr:g} is laxer than {in_force:g}, which is in force here; leave it out, or ask "
+            "for a lower one"
+        )
 
 
 def compare(embedding: Float32, template: Template) -> float:
@@ -225,6 +285,10 @@ def examined(
     return examine(detectors, embedded.captured, embedded.embedding)
 
 
+def _rounded(value: float) -> float:
+    return float(np.float32(value))
+
+
 def _applicable(threshold: Threshold | None, bundle: Bundle) -> Threshold:
     if threshold is None:
         raise ThresholdError(
@@ -254,10 +318,13 @@ def _applicable(threshold: Threshold | None, bundle: Bundle) -> Threshold:
 __all__ = [
     "check_calibration",
     "check_detectors",
+    "check_rate",
     "compare",
     "decide",
     "examined",
+    "stricter",
     "threshold_at",
+    "threshold_for",
     "verified",
     "verify",
 ]

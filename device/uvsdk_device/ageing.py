@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
-from uvsdk.enrolment.ageing import AgeingPolicy, History, Step, aged, begin, belongs, revert, step
-from uvsdk.errors import StoreError, ThresholdError, WireError
+from uvsdk.enrolment.ageing import STRONG_FMR, AgeingPolicy, History, Step, aged, begin, belongs, revert, step
+from uvsdk.errors import StoreError, WireError
 from uvsdk.federation.codec import pack, unpack
 from uvsdk.scoring import Decision, Threshold
 from uvsdk.template import Template
@@ -72,13 +72,16 @@ class TemplateAgeing:
         return found
 
     def _strong(self, enrolled: Template) -> Threshold | None:
-        """The threshold of a strong match; ``None`` where there are too few trials, or no calibration."""
+        """The threshold of a strong match; ``None`` where there are too few trials, or no calibration.
+
+        The calibration may not reach as far below the template's own rate as the policy asks, for that rate is the
+        strictest one by default: then the strictest is strong, unless it is above :data:`STRONG_FMR`.
+        """
         if self._bundle.calibration is None or enrolled.threshold is None:
             return None
-        try:
-            return self._bundle.calibration.threshold(enrolled.threshold.fmr / self._policy.stricter)
-        except ThresholdError:
-            return None
+        wanted = enrolled.threshold.fmr / self._policy.stricter
+        rate = max(wanted, self._bundle.calibration.strictest("cosine"))
+        return None if rate > max(wanted, STRONG_FMR) else self._bundle.calibration.threshold(rate)
 
 
 def read_history(store: EncryptedStore, user_id: str) -> History | None:

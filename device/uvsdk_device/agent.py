@@ -36,6 +36,7 @@ from uvsdk.errors import SettingsError, UvsdkError, WireError
 from uvsdk.modality.sample import FACES_RULES, QUALITY_POLICIES, Capture, FacesRule
 from uvsdk.presentation.carried import carried
 from uvsdk.scoring import Decision, QualityPolicy
+from uvsdk.verify import check_rate
 from uvsdk_device import problems
 from uvsdk_device.answer import decision_json
 from uvsdk_device.records import disk_errors
@@ -165,6 +166,8 @@ class _Handlers:
         capture = self._settings.capture.narrowed(quality=asked.quality, faces=asked.faces)
 
         def work() -> Decision:
+            if asked.fmr is not None:
+                check_rate(asked.fmr, self._runtime.rate(asked.user))
             return self._runtime.verify(
                 asked.user, asked.sample, fmr=asked.fmr, capture=capture, detectors=self._detectors
             )

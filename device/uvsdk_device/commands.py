@@ -42,7 +42,9 @@ def _enroll_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("user", help="user id")
     parser.add_argument("files", nargs="+", help="several recordings or pictures of that one person")
     _model_arguments(parser)
-    parser.add_argument("--fmr", type=float, default=0.01, help="false match rate to aim for (default %(default)s)")
+    parser.add_argument(
+        "--fmr", type=float, help="false match rate to aim for (default: the strictest that the model's trials measure)"
+    )
     parser.add_argument("--minimum-samples", type=int, default=3, help="fewest usable files (default %(default)s)")
     parser.add_argument(
         "--existing",

@@ -247,7 +247,8 @@ def send_template(store: EncryptedStore, member: Membership, template: Template)
         EdgeOnlyError: under the deployment's algorithm no template may leave the device.
     """
     check_server_verification(member.deployment)
-    upload = TemplateUpload(member.user, template.model_version, template.samples, template.embedding)
+    packed = np.frombuffer(template.packed(), np.uint8)
+    upload = TemplateUpload(member.user, template.model_version, packed)
     _send(store, member, "template", pack(upload), template.model_version)
 
 

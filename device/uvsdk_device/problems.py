@@ -20,6 +20,7 @@ _STATUS: Mapping[type[errors.UvsdkError], tuple[int, str]] = {
     errors.SampleTooLargeError: (413, "sample-too-large"),
     errors.SampleError: (422, "sample"),
     errors.ModelMismatchError: (409, "model-mismatch"),
+    errors.LaxerRateError: (422, "laxer-rate"),
     errors.ThresholdError: (422, "threshold"),
     errors.TooManyAttemptsError: (429, "too-many-attempts"),
     errors.DisabledError: (423, "disabled"),

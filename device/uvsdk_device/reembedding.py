@@ -12,9 +12,7 @@ from uvsdk.bundle import Bundle
 from uvsdk.errors import EnrolmentError, ModelMismatchError
 from uvsdk.scoring.personal import genuine_threshold, personal_threshold
 from uvsdk.template import Template
-
-DEFAULT_FMR = 0.01
-"""The false match rate :func:`uvsdk.enroll` aims for unless told otherwise."""
+from uvsdk.verify import threshold_at
 
 
 def embeddings(features: Sequence[Array], bundle: Bundle) -> Float32:
@@ -34,7 +32,7 @@ def remade(old: Template, features: Sequence[Array], bundle: Bundle, *, trained:
     the mean until then (SPEC 6.7).
 
     Args:
-        old: gives the modality and the false match rate.
+        old: gives the modality and the false match rate, where somebody named one.
         features: what the store kept of the enrolment.
         bundle: the newer model; without calibration the template has no threshold, and is the mean.
         trained: float32 (d,), unit, what the algorithm left under :data:`uvsdk.federation.strategy.TEMPLATE`.
@@ -42,25 +40,26 @@ def remade(old: Template, features: Sequence[Array], bundle: Bundle, *, trained:
     Raises:
         ModelMismatchError: the bundle is for another modality.
         EnrolmentError: no features, or their mean has no direction.
-        ThresholdError: the bundle's calibration cannot support the false match rate.
+        ThresholdError: the bundle's calibration cannot support the false match rate, or not even 1 % where nobody
+            named one.
     """
     if bundle.manifest.modality != old.modality:
         raise ModelMismatchError(
             f"the enrolment is by {old.modality}, the model is for {bundle.manifest.modality}; use another model"
         )
     rows = embeddings(features, bundle)
-    calibration = bundle.calibration
-    if calibration is None:
+    if bundle.calibration is None:
         return Template(_mean(rows), bundle.version, old.modality, len(features), conditions=old.conditions)
-    fmr = DEFAULT_FMR if old.threshold is None else old.threshold.fmr
+    # A rate that nobody named is the model's default, and so the new model's now.
+    fmr = None if old.threshold is None or old.threshold.by_default else old.threshold.fmr
     vector = None if trained is None else trained.astype(np.float32)
     if vector is not None:
         # A likelihood ratio is fitted on means of embeddings, which a trained vector is not.
-        limit = calibration.threshold(fmr)
+        limit = threshold_at(bundle, fmr, "cosine")
         if _is_learnt(vector, rows, limit.score):
-            threshold = personal_threshold(limit, calibration, rows, template=vector)
+            threshold = personal_threshold(limit, bundle.calibration, rows, template=vector)
             return Template(vector, bundle.version, old.modality, len(features), threshold, old.conditions)
-    threshold = personal_threshold(calibration.threshold(fmr, calibration.scale), calibration, rows)
+    threshold = personal_threshold(threshold_at(bundle, fmr), bundle.calibration, rows)
     return Template(_mean(rows), bundle.version, old.modality, len(features), threshold, old.conditions)
 
 

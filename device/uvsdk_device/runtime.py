@@ -17,7 +17,7 @@ from uvsdk.identify import Identification, SearchThreshold, identify
 from uvsdk.inference import open_bundle
 from uvsdk.scoring import Decision, Threshold
 from uvsdk.template import Template
-from uvsdk.verify import threshold_at, verified
+from uvsdk.verify import threshold_for, verified
 from uvsdk_device import ageing as versions
 from uvsdk_device.attempts import AttemptGate
 from uvsdk_device.keystore import EncryptedStore
@@ -96,7 +96,7 @@ class Runtime:
             user_id: enrolled in the store.
             probe: one sample, in any form the modality reads.
             threshold: in place of the template's own.
-            fmr: false match rate to read a threshold for from the bundle's calibration, in place of both.
+            fmr: false match rate to decide at in place of the template's own, see :func:`uvsdk.verify.threshold_for`.
             capture: how the probe is taken: quality policy, rule for several faces, limits.
             detectors: presentation attack detectors that look at the probe too.
 
@@ -107,15 +107,19 @@ class Runtime:
             ModelMismatchError: the template is of another model and no features were kept to make it again.
             ThresholdError: no threshold, or a rate that the calibration cannot support.
         """
-        if fmr is not None:
-            threshold = threshold_at(self._bundle, fmr)
         enrolled = self.template(user_id)
         template = enrolled if self._ageing is None else self._ageing.in_use(user_id, enrolled)
         probes: list[Float32] = []
 
         def compare() -> Decision:
             decision, embedded = verified(
-                probe, template, model=self._bundle, threshold=threshold, capture=capture, detectors=detectors
+                probe,
+                template,
+                model=self._bundle,
+                threshold=threshold,
+                fmr=fmr,
+                capture=capture,
+                detectors=detectors,
             )
             probes.append(embedded.embedding)
             return decision
@@ -127,6 +131,14 @@ class Runtime:
             with contextlib.suppress(StoreError):
                 self._ageing.learn(user_id, enrolled, probes[0], decision)
         return decision
+
+    def rate(self, user_id: str) -> float:
+        """The false match rate at which that user is verified where nobody asks for another.
+
+        Raises:
+            UnknownUserError, ModelMismatchError, ThresholdError: see :meth:`verify`.
+        """
+        return threshold_for(self.template(user_id), self._bundle).fmr
 
     def counted(self, user_id: str, compare: Callable[[], Decision]) -> Decision:
         """A decision that is made otherwise, counted as one attempt: of a voice stream, or fused of voice and face.

@@ -148,6 +148,7 @@ class Deployment:
         people = People(
             database,
             files,
+            modality=current.manifest.modality,
             dimension=current.manifest.dimension,
             devices_per_user=settings.devices_per_user,
         )
@@ -176,7 +177,7 @@ class Deployment:
                 metrics,
                 threads=settings.verify_threads,
                 capture=settings.capture(),
-                default_fmr=settings.default_fmr,
+                fmr=settings.default_fmr,
                 presentation_detector=settings.presentation_detector,
             ),
             registrations=Allowance(settings.registrations_per_minute),

@@ -12,10 +12,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from uvsdk.arrays import Float32
+from uvsdk.errors import TemplateFormatError, UpdateRejectedError, WireError
 from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.guards import check_samples, check_unit_vector
 from uvsdk.federation.messages import Admission, TemplateUpload
+from uvsdk.template import Template
 from uvsdk_server import tokens
 from uvsdk_server.keys import KeyFolder
 from uvsdk_server.problems import Problem
@@ -62,9 +63,12 @@ class Place:
 class People:
     """Rows of users and devices. Leaving is :meth:`uvsdk_server.rounds.Rounds.remove_user`, for it touches rounds."""
 
-    def __init__(self, database: Database, keys: KeyFolder, *, dimension: int, devices_per_user: int) -> None:
+    def __init__(
+        self, database: Database, keys: KeyFolder, *, modality: str, dimension: int, devices_per_user: int
+    ) -> None:
         self._database = database
         self._keys = keys
+        self._modality = modality
         self._dimension = dimension
         self._devices_per_user = devices_per_user
 
@@ -110,23 +114,36 @@ class People:
                 .values(admission_sealed=sealed, admitted=True, samples=admission.samples)
             )
 
-    async def keep_template(self, template: TemplateUpload, user: str, place: Place) -> None:
+    async def keep_template(self, upload: TemplateUpload, user: str, place: Place) -> None:
         """Store a template, replacing the former one. Raises :class:`Problem`, ``UpdateRejectedError``."""
-        check_user(template.user, user)
+        check_user(upload.user, user)
+        template = self._read(upload)
         check_samples(template.samples)
         check_unit_vector(template.embedding, self._dimension)
         own = await seal_of(user, self._keys, self._database)
-        sealed = own.seal(pack(template), f"template/{user}/{template.model_version}")
+        sealed = own.seal(pack(upload), f"template/{user}/{upload.model_version}")
         async with self._database.write() as connection:
             await _advance(connection, place)
             await connection.execute(
                 update(users)
                 .where(users.c.user == user)
-                .values(template_sealed=sealed, template_version=template.model_version)
+                .values(template_sealed=sealed, template_version=upload.model_version)
             )
 
-    async def template(self, user: str, model_version: str) -> Float32:
-        """The unit embedding, float32 (d,), of a user's template. Raises :class:`Problem` 404, 409."""
+    def _read(self, upload: TemplateUpload) -> Template:
+        try:
+            template = Template.unpacked(upload.template.tobytes(), upload.model_version)
+        except TemplateFormatError as error:
+            raise UpdateRejectedError(str(error)) from error
+        limit = template.threshold
+        if template.modality != self._modality:
+            raise UpdateRejectedError(f"the template is of {template.modality}, this deployment of {self._modality}")
+        if limit is not None and limit.model_version not in ("", template.model_version):
+            raise UpdateRejectedError("the template's threshold was measured with another model; make it again")
+        return template
+
+    async def template(self, user: str, model_version: str) -> Template:
+        """A user's template, as the device has it. Raises :class:`Problem` 404, 409."""
         query = select(users.c.template_sealed, users.c.template_version).where(users.c.user == user)
         async with self._database.read() as connection:
             row = (await connection.execute(query)).first()
@@ -138,7 +155,16 @@ class People:
             )
         own = await seal_of(user, self._keys, self._database)
         data = own.open(row.template_sealed, f"template/{user}/{model_version}")
-        return unpack(TemplateUpload, data).embedding
+        try:
+            return self._read(unpack(TemplateUpload, data))
+        except (WireError, UpdateRejectedError) as error:
+            # An older version kept the bare vector, by which the device and the server would decide differently.
+            raise Problem(
+                409,
+                "template-outdated",
+                "the template was kept by an older version, without its conditions and threshold; its device must "
+                "renew it",
+            ) from error
 
 
 async def _advance(connection: AsyncConnection, place: Place) -> None:

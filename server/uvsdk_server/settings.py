@@ -49,7 +49,10 @@ class Settings(BaseSettings):
             NAME``. What devices sign is for one of them, whatever Host header a proxy passes on. Empty for a server
             that is called by its own address (``host``) or from this machine. In the environment, names with commas
             between them.
-        default_fmr: false match rate of ``POST /v1/verify`` where the request names none.
+        default_fmr: the deployment's false match rate: a request may ask for a lower one only. Left out, it is the
+            strictest that the current model's impostor trials measure (between 0.01 % and 1 %, see
+            :meth:`uvsdk.scoring.Calibration.default_fmr`). A person who was enrolled at a lower rate is verified at
+            that one, as on their own device.
         quality: quality policy of ``POST /v1/verify``: ``off``, ``standard`` or ``strict``; a request may only ask for
             a stricter one.
         faces: whose face is meant where a picture has several: ``largest``, ``single`` or ``only``
@@ -98,7 +101,7 @@ class Settings(BaseSettings):
     signature_window_s: float = Field(default=300.0, gt=0)
     statement_lifetime_s: float = Field(default=3600.0, gt=0)
     authorities: Annotated[tuple[str, ...], NoDecode] = Field(default=(), max_length=authorities.LIMIT)
-    default_fmr: float = Field(default=0.01, gt=0, lt=1)
+    default_fmr: float | None = Field(default=None, gt=0, lt=1)
     quality: QualityPolicy = "standard"
     faces: FacesRule = "single"
     presentation_detector: bool = True

@@ -6,19 +6,17 @@ import asyncio
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
-from uvsdk.errors import SampleError
+from uvsdk.errors import ExchangedBundleError, SampleError
 from uvsdk.modality import Capture, FacesRule
 from uvsdk.presentation import PresentationAttackDetector
 from uvsdk.presentation.carried import carried
 from uvsdk.scoring import Decision, QualityPolicy, Threshold
 from uvsdk.template import Template
-from uvsdk.verify import decide, verify
+from uvsdk.verify import check_calibration, check_rate, decide, stricter, threshold_at, threshold_for, verify
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.models import Models
 from uvsdk_server.monitoring import Metrics
@@ -52,7 +50,7 @@ class Verifier:
         *,
         threads: int,
         capture: Capture,
-        default_fmr: float,
+        fmr: float | None,
         presentation_detector: bool,
     ) -> None:
         self._models = models
@@ -60,35 +58,33 @@ class Verifier:
         self._gate = gate
         self._metrics = metrics
         self._capture = capture
-        self._default_fmr = default_fmr
+        self._fmr = fmr
         self._presentation_detector = presentation_detector
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
 
     async def verify(self, user: str, probe: Probe, fmr: float | None, *, caller: str) -> Decision:
-        """Decide at the false match rate ``fmr``, or the default one. Only what passes these checks is an attempt.
+        """Decide as the person's own device would, and never laxer than the deployment's rate.
+
+        Only what passes the checks before the comparison is an attempt.
 
         Args:
             user: hashed id of the claimed person.
             probe: what is compared.
-            fmr: false match rate to read a threshold for.
+            fmr: false match rate to decide at, at most the one in force.
             caller: id of the token that asks.
 
         Raises:
             Problem: 404 unknown user; 409 outdated template, uncalibrated or other model.
+            LaxerRateError: ``fmr`` is above the rate in force.
             ThresholdError: the calibration cannot support that rate.
             SettingsError: the probe asks for a laxer policy than the server's.
             TooManyAttemptsError, DisabledError: after failures in a row; the probe was not looked at.
             SampleError: the probe cannot be used.
         """
         bundle = self._models.current
-        template = Template(
-            embedding=await self._people.template(user, bundle.version),
-            model_version=bundle.version,
-            modality=bundle.manifest.modality,
-            samples=1,
-            threshold=None,
-        )
-        threshold = self._threshold(bundle, fmr)
+        template = await self._people.template(user, bundle.version)
+        # In a thread: a rate that was not asked for before is measured first.
+        threshold = await asyncio.get_running_loop().run_in_executor(self._pool, self._threshold, bundle, template, fmr)
         capture = self._capture.narrowed(quality=probe.quality, faces=probe.faces)
         if probe.embedding is not None and probe.model_version != bundle.version:
             raise Problem(409, "model-mismatch", "the embedding was made with another model than the current one")
@@ -102,7 +98,7 @@ class Verifier:
 
         start = time.perf_counter()
         try:
-            decision = await self._gate.decide(user, caller, attempt, fmr=self._default_fmr)
+            decision = await self._gate.decide(user, caller, attempt)
         except SampleError:
             self._metrics.verifications.labels("unusable").inc()
             raise
@@ -115,12 +111,30 @@ class Verifier:
         await self._gate.close()
         self._pool.shutdown()
 
-    def _threshold(self, bundle: Bundle, fmr: float | None) -> Threshold:
+    def _threshold(self, bundle: Bundle, template: Template, fmr: float | None) -> Threshold:
+        """The device's own threshold (:func:`uvsdk.verify.threshold_for`), or the deployment's where that is higher.
+
+        What the device says of its threshold can only make the server stricter.
+        """
         if bundle.calibration is None:
             raise Problem(
                 409, "uncalibrated", "the current model has no impostor scores yet; the operator must calibrate it"
             )
-        return bundle.calibration.threshold(fmr or self._default_fmr, bundle.calibration.scale)
+        own = template.threshold
+        try:
+            check_calibration(template, bundle)
+        except ExchangedBundleError as error:
+            raise Problem(
+                409,
+                "template-outdated",
+                "the template's threshold was read from another calibration than the current one; its device must "
+                "renew it",
+            ) from error
+        bound = threshold_at(bundle, self._fmr, None if own is None else own.scale)
+        check_rate(fmr, bound.fmr if own is None else min(bound.fmr, own.fmr))
+        if own is None:
+            return bound if fmr is None else threshold_at(bundle, fmr)
+        return stricter(threshold_for(template, bundle, fmr), bound)
 
 
 def _decide(
@@ -132,13 +146,7 @@ def _decide(
     detectors: Sequence[PresentationAttackDetector],
 ) -> Decision:
     if probe.embedding is not None:
-        decision = decide(probe.embedding, template, bundle=bundle, threshold=threshold)
-    elif probe.sample is not None:
-        decision = verify(
-            probe.sample, template, model=bundle, threshold=threshold, capture=capture, detectors=detectors
-        )
-    else:
+        return decide(probe.embedding, template, bundle=bundle, threshold=threshold)
+    if probe.sample is None:
         raise SampleError("neither an embedding nor a sample was sent; send one of them")
-    # More digits than float32 carries would only help someone climb the score.
-    llr = None if decision.llr is None else float(np.float32(decision.llr))
-    return replace(decision, score=float(np.float32(decision.score)), llr=llr)
+    return verify(probe.sample, template, model=bundle, threshold=threshold, capture=capture, detectors=detectors)

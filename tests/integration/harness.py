@@ -41,6 +41,8 @@ from uvsdk.privacy.identifiers import hash_user_id
 from uvsdk.privacy.request_signing import CHALLENGE_HEADER, Requested, sign_request
 from uvsdk.privacy.sealing import CHUNK_BYTES, Binding, Envelope, new_nonce, seal
 from uvsdk.privacy.statements import Validity, verify_statement
+from uvsdk.scoring import Threshold
+from uvsdk.template import Template
 from uvsdk_server import Settings, create_app, tokens
 from uvsdk_server.commands import Server
 from uvsdk_server.deployment import open_database
@@ -164,6 +166,12 @@ class RunningServer:
                 await database.close()
 
         return asyncio.run(make())
+
+    def change(self, statement: str, *values: object) -> None:
+        """Change the database behind the server's back, as an older version left it."""
+        with contextlib.closing(sqlite3.connect(self.data / "server.sqlite3", timeout=15)) as database:
+            database.execute(statement, values)
+            database.commit()
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """Look into the database."""
@@ -309,10 +317,25 @@ class SyntheticDevice:
         admission = Admission(self.user, version, 5, 0.8 * self.direction(0))
         return self._send("admission", pack(replace(admission, **changes)), version)  # type: ignore[arg-type]
 
-    def leave_template(self, embedding: Float32 | None = None, version: str | None = None) -> httpx.Response:
+    def leave_template(
+        self,
+        embedding: Float32 | None = None,
+        version: str | None = None,
+        *,
+        threshold: Threshold | None = None,
+        conditions: Mapping[str, float] | None = None,
+    ) -> httpx.Response:
         version = version or str(self.deployment()["model_version"])
         vector = self.direction(0) if embedding is None else embedding
-        return self._send("template", pack(TemplateUpload(self.user, version, 3, vector)), version)
+        return self.hand_over(
+            Template(vector, version, self.server.config.modality, 3, threshold, dict(conditions or {}))
+        )
+
+    def hand_over(self, template: Template) -> httpx.Response:
+        """Leave a template that a device made."""
+        packed = np.frombuffer(template.packed(), np.uint8)
+        version = template.model_version
+        return self._send("template", pack(TemplateUpload(self.user, version, packed)), version)
 
     def join(self, token: str) -> None:
         """Register and be admitted."""

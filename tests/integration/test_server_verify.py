@@ -19,7 +19,7 @@ from uvsdk.scoring import Calibration
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    settings = {"start_after_users": 1000, "pixels_limit": 10_000}
+    settings = {"start_after_users": 1000, "pixels_limit": 10_000, "default_fmr": 0.01}
     with harness.serving(tmp_path_factory.mktemp("verify"), settings=settings) as running:
         yield running
 
@@ -64,10 +64,12 @@ def test_an_embedding_is_accepted_from_the_threshold_on(server: RunningServer, d
 
 def test_a_lower_rate_raises_the_threshold(server: RunningServer, device: SyntheticDevice) -> None:
     body = {"user": device.user, "embedding": at_cosine(device.direction(0), 0.5), "model_version": shipped().version}
-    scores = [server.ask("POST", "/v1/verify", json={**body, "fmr": fmr}).json()["threshold"] for fmr in (0.1, 0.001)]
+    scores = [server.ask("POST", "/v1/verify", json={**body, "fmr": fmr}).json()["threshold"] for fmr in (0.01, 0.001)]
     assert scores[0]["score"] < scores[1]["score"]
     answer = server.ask("POST", "/v1/verify", json={**body, "fmr": 1e-9})
     assert (answer.status_code, kind(answer)) == (422, "threshold")
+    answer = server.ask("POST", "/v1/verify", json={**body, "fmr": 0.1})
+    assert (answer.status_code, kind(answer)) == (422, "laxer-rate")
 
 
 def test_a_sample_is_read_like_anywhere_else(server: RunningServer) -> None:
@@ -190,7 +192,8 @@ def test_a_new_model_makes_templates_outdated_and_needs_calibration(tmp_path: Pa
         answer = server.ask("PUT", target, content=scores.tobytes(), headers={"UVSDK-Source": "synthetic"})
         assert answer.status_code == 204
         decision = server.ask("POST", "/v1/verify", json=body).json()
-        expected = Calibration.from_scores(scores, model_version=version, source="synthetic").threshold(0.01)
+        # 1,000 trials measure three in a thousand and nothing lower.
+        expected = Calibration.from_scores(scores, model_version=version, source="synthetic").threshold(0.003)
         assert decision["accepted"]
         assert decision["threshold"]["score"] == expected.score
 

@@ -70,7 +70,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def runtime(store: EncryptedStore, bundle: Bundle, clock: Clock) -> Runtime:
-    enroll("ana", ANA, model=bundle, store=store)
+    enroll("ana", ANA, model=bundle, store=store, fmr=0.01)
     return Runtime(store, bundle, ageing=AgeingPolicy(), clock=clock)
 
 
@@ -130,6 +130,18 @@ def test_too_few_trials_for_a_strict_threshold_move_nothing(
     runtime = Runtime(store, bundle, ageing=AgeingPolicy(), clock=clock)
     assert runtime.verify("ana", OLDER, detectors=LIVE).accepted
     assert read_history(store, "ana") is None
+
+
+def test_at_the_strictest_rate_the_strictest_match_is_strong(
+    store: EncryptedStore, bundle: Bundle, clock: Clock
+) -> None:
+    """By default a template has the lowest rate that the trials measure, and nothing lies ten times below it."""
+    enroll("ana", ANA, model=bundle, store=store)
+    runtime = Runtime(store, bundle, ageing=AgeingPolicy(), clock=clock)
+    assert runtime.verify("ana", OLDER, detectors=LIVE).accepted
+    history = read_history(store, "ana")
+    assert history is not None
+    assert history.steps == 1
 
 
 def test_steps_are_taken_back(runtime: Runtime, store: EncryptedStore, clock: Clock) -> None:

@@ -66,8 +66,8 @@ def store(tmp_path: Path) -> EncryptedStore:
 @pytest.fixture
 def bundle(identity_bundle: MakeBundle, store: EncryptedStore) -> Bundle:
     made = identity_bundle(IMPOSTORS)
-    enroll("ana", [b"1 0 0", b"1 0 0.1", b"1 0 -0.1"], model=made, store=store)
-    enroll("bea", [b"0 1 0", b"0 1 0.1", b"0 1 -0.1"], model=made, store=store)
+    enroll("ana", [b"1 0 0", b"1 0 0.1", b"1 0 -0.1"], model=made, store=store, fmr=0.01)
+    enroll("bea", [b"0 1 0", b"0 1 0.1", b"0 1 -0.1"], model=made, store=store, fmr=0.01)
     return made
 
 

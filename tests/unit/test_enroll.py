@@ -212,7 +212,10 @@ def test_a_single_sample_has_the_impostor_threshold_alone(identity_bundle: MakeB
     bundle = identity_bundle(IMPOSTORS)
     enrollment = enroll("ana", [b"1 2 3"], model=bundle, store=MemoryStore(), minimum_samples=1)
     assert bundle.calibration is not None
-    assert enrollment.template.threshold == bundle.calibration.threshold(0.01)
+    # 1,000 trials measure three in a thousand and nothing lower.
+    assert enrollment.template.threshold == replace(bundle.calibration.threshold(0.003), by_default=True)
+    named = enroll("ana", [b"1 2 3"], model=bundle, store=MemoryStore(), minimum_samples=1, fmr=0.01)
+    assert named.template.threshold == bundle.calibration.threshold(0.01)
 
 
 @pytest.mark.parametrize("state", ["trained", "joined", "queued"])

@@ -90,8 +90,25 @@ def test_a_newer_model_makes_the_template_again_once(
     renewed = store.template("ana")
     assert renewed.model_version == newer.version
     assert renewed.threshold is not None
-    assert renewed.threshold.fmr == 0.01
+    # Nobody named a rate, so it is the strictest that the newer model's 1,000 trials measure.
+    assert (renewed.threshold.fmr, renewed.threshold.by_default) == (0.003, True)
     assert len(store.features("ana")) == 3
+
+
+def test_a_rate_that_was_named_stays_with_a_newer_model_and_a_default_follows_it(
+    store: EncryptedStore, identity_bundle: MakeBundle
+) -> None:
+    older, newer = identity_bundle(IMPOSTORS), identity_bundle(IMPOSTORS[::2], name="newer")
+    enrol(store, older)
+    enroll("cleo", [b"0 0 1", b"0 0.1 1", b"0 -0.1 1"], model=older, store=store, fmr=0.01)
+    store.accept_model(newer)
+    runtime = Runtime(store, newer)
+    # 500 trials measure six in a thousand: the default is laxer now, and returns with a model that has more trials.
+    assert [runtime.rate(user) for user in ("ana", "cleo")] == [0.006, 0.01]
+    assert [Runtime(store, older).rate(user) for user in ("ana", "cleo")] == [0.003, 0.01]
+    enroll("cleo", [b"0 0 1", b"0 0.1 1", b"0 -0.1 1"], model=older, store=store, fmr=0.003)
+    with pytest.raises(ThresholdError, match="needs at least 1000"):
+        runtime.rate("cleo")
 
 
 def test_calibration_that_comes_later_gives_the_template_its_threshold(
@@ -185,7 +202,8 @@ def test_the_agent_verifies_and_forgets(agent: httpx.Client, bundle: Bundle, sto
     assert set(answer["threshold"]) == {"score", "fmr", "trials", "interval", "scale"}
     assert (answer["threshold"]["scale"], answer["llr"], answer["presentations"]) == ("cosine", None, [])
     assert agent.post("/v1/verify", json=asked(sample=b"0 1 0")).json()["accepted"] is False
-    assert agent.post("/v1/verify", json=asked(fmr=0.1)).json()["threshold"]["fmr"] == 0.1
+    assert problem(agent.post("/v1/verify", json=asked(fmr=0.1))) == (422, "laxer-rate")
+    assert agent.post("/v1/verify", json=asked(fmr=0.003)).json()["accepted"]
     store.put("device", [b"keys"], name="a server", user="ana")
     assert problem(agent.delete("/v1/users/ana")) == (409, "still-registered")
     assert "ana" in store.users()

@@ -26,8 +26,8 @@ SENDER = Ed25519PrivateKey.from_private_bytes(bytes(range(32, 64)))
 EMBEDDING = np.array([0.6, -0.8, 0.0], np.float32)
 CHUNKS = (b"head", b"", np.arange(4, dtype="<f4").tobytes())
 
-# Written by the first version, which knew neither conditions nor scales, and by the second, whose thresholds did not
-# name their calibration; today's writes the third format.
+# Written by the first version, which knew neither conditions nor scales, and by the second, whose thresholds named
+# neither their calibration nor who had asked for their rate; today's writes the third format.
 FIRST_TEMPLATES = {
     "template_v1.bin": Template(
         EMBEDDING, "ab" * 32, "voice", 5, Threshold(0.5, 0.01, 1000, (0.005, 0.02), model_version="ab" * 32)
@@ -51,7 +51,16 @@ TEMPLATES = {
         "ab" * 32,
         "voice",
         5,
-        Threshold(2.5, 0.01, 1000, (0.005, 0.02), model_version="ab" * 32, scale="llr", calibration="cd" * 32),
+        Threshold(
+            2.5,
+            0.0002,
+            40860,
+            (8e-5, 0.0004),
+            model_version="ab" * 32,
+            scale="llr",
+            calibration="cd" * 32,
+            by_default=True,
+        ),
         {"speech_s": 12.5, "snr_db": 20.0},
     ),
     "template_v3_without_threshold.bin": Template(EMBEDDING, "ab" * 32, "face", 3),

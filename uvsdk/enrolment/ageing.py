@@ -2,9 +2,9 @@
 
 A step is taken only where all of this holds, and each rule stops another way of walking a template to somebody else:
 
-* the probe was **accepted**, and matches at a threshold :attr:`AgeingPolicy.stricter` times stricter, the template in
-  use *and* the one the enrolment made: whoever does not strongly match the original never moves anything, however far
-  earlier steps went;
+* the probe was **accepted**, and matches at a threshold :attr:`AgeingPolicy.stricter` times stricter, or at the
+  strictest that the impostor trials measure, the template in use *and* the one the enrolment made: whoever does not
+  strongly match the original never moves anything, however far earlier steps went;
 * it is **live**: presentation attack detectors looked at it and none saw an attack;
 * the last step is **old enough**, so that many probes on one day count once;
 * the template stays **near the original**: never below :attr:`AgeingPolicy.minimum_cosine`. Where a step would leave
@@ -17,6 +17,7 @@ step can be taken back and taking all back is forgetting the history.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -28,13 +29,17 @@ from uvsdk.verify import compare
 
 _NORM_TOLERANCE = 1e-3  # SPEC 1.7
 
+STRONG_FMR: Final = 1e-3
+"""A match at this false match rate or a lower one may be strong; trials that do not reach it move no template."""
+
 
 @dataclass(frozen=True, slots=True)
 class AgeingPolicy:
     """When a template follows its person, and how far.
 
     Args:
-        stricter: by how much the false match rate of a strong match lies below the template's own.
+        stricter: by how much the false match rate of a strong match lies below the template's own, as far as the
+            impostor trials can measure it; below :data:`STRONG_FMR` they always must.
         weight: how much of the new template is the probe; the rest is the one in use.
         interval_s: seconds between two steps.
         minimum_cosine: between the original and any later version; 1 would forbid every step. 0.95 is 18 degrees. Two
@@ -164,7 +169,7 @@ def step(
         history: its history; ``None``, or one of another enrolment, for none yet.
         probe: the embedding behind ``decision``, float32 (d,), unit.
         decision: about that probe and the template in use.
-        strong: cosine threshold of a strong match, at the template's false match rate over ``policy.stricter``.
+        strong: cosine threshold of a strong match, see :attr:`AgeingPolicy.stricter`.
         policy: the rules.
         now_s: Unix time.
 
@@ -231,4 +236,4 @@ def _weak(enrolled: Template, history: History, probe: Float32, strong: Threshol
     return ""
 
 
-__all__ = ["AgeingPolicy", "History", "Step", "aged", "begin", "belongs", "revert", "step"]
+__all__ = ["STRONG_FMR", "AgeingPolicy", "History", "Step", "aged", "begin", "belongs", "revert", "step"]

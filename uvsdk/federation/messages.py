@@ -197,13 +197,13 @@ class Admission:
 class TemplateUpload:
     """What a device sends when its user wants to be verified on the server too; never otherwise.
 
-    ``embedding`` is the template, float32 of shape (d,), unit norm, made with ``model_version`` of ``samples`` samples.
+    ``template`` is everything the device itself decides by, made with ``model_version``: the unit embedding, the number
+    of samples, their conditions and the person's threshold (:meth:`uvsdk.template.Template.packed`).
     """
 
     user: str
     model_version: str
-    samples: int
-    embedding: Float32
+    template: UInt8
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,10 @@ _BINS = 4096
 
 
 def fuse(
-    decisions: Sequence[Decision], *, fmr: float = 0.01, calibrations: Sequence[Calibration | None] | None = None
+    decisions: Sequence[Decision],
+    *,
+    fmr: float | None = None,
+    calibrations: Sequence[Calibration | None] | None = None,
 ) -> Decision:
     """Voice and face, or several samples, in one decision: the sum of their log likelihood ratios.
 
@@ -38,7 +41,7 @@ def fuse(
     Args:
         decisions: two or more of one person in one session, each with its ``llr``. Nothing in a decision names the
             person, so that is the caller's to see to.
-        fmr: false match rate of the whole, in (0, 1).
+        fmr: false match rate of the whole, in (0, 1); the highest of the parts' own where left out.
         calibrations: for each part that of its model (``bundle.calibration``), or ``None``.
 
     Returns:
@@ -60,6 +63,8 @@ def fuse(
     """
     parts = tuple(decisions)
     _check(parts, fmr)
+    if fmr is None:
+        fmr = max(part.threshold.fmr for part in parts)
     known = [] if calibrations is None else _impostors(parts, calibrations)
     ratios = [part.llr for part in parts if part.llr is not None]
     bound = -math.log(fmr)
@@ -77,10 +82,10 @@ def fuse(
     )
 
 
-def _check(parts: tuple[Decision, ...], fmr: float) -> None:
+def _check(parts: tuple[Decision, ...], fmr: float | None) -> None:
     if len(parts) < 2:
         raise ValueError(f"fusing takes two decisions or more, got {len(parts)}; a single one stands by itself")
-    if not 0.0 < fmr < 1.0:
+    if fmr is not None and not 0.0 < fmr < 1.0:
         raise ThresholdError(f"a false match rate lies between 0 and 1, got {fmr}")
     if any(part.parts for part in parts):
         raise ValueError("a part is fused already; fuse all the single decisions at once")

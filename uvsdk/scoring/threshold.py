@@ -26,6 +26,7 @@ class Threshold:
         scale: which of a :class:`Decision`'s values is compared, ``score`` or ``llr``.
         calibration: digest of the calibration the trials belong to (:attr:`uvsdk.scoring.Calibration.digest`); empty
             for a threshold set by hand, or read by a version that did not keep it.
+        by_default: nobody named ``fmr``: it is the model's default and follows the next model's.
     """
 
     score: float
@@ -35,6 +36,7 @@ class Threshold:
     model_version: str = ""
     scale: Scale = "cosine"
     calibration: str = ""
+    by_default: bool = False
 
     def __post_init__(self) -> None:
         if self.scale not in ("cosine", "llr"):
