@@ -22,7 +22,7 @@ from uvsdk.arrays import Array, Float32, Int64
 from uvsdk.backbones import Backbone, Partial
 from uvsdk.bundle import Manifest
 from uvsdk.errors import BundleError, UpdateRejectedError
-from uvsdk.federation import algorithms, codec, controls
+from uvsdk.federation import algorithms, clipping, codec, controls
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.federation.participation import TrainingJob, TrainingResult
 from uvsdk.federation.strategy import AnyClientAlgorithm, Secret
@@ -64,6 +64,11 @@ class Assignment(controls.Assignment, Protocol):
     @property
     def task(self) -> bytes:
         """The algorithm's ``Task``, packed."""
+        ...
+
+    @property
+    def clip_norm(self) -> float:
+        """Longest delta that counts in this round."""
         ...
 
 
@@ -213,6 +218,8 @@ def train_once(
 ) -> TrainingResult:
     """One device's whole part in a round; ``module`` is left as the device's trunk is at its end, in eval mode.
 
+    The delta is clipped before SCAFFOLD's c_i is made of it: the server's c is the mean of what was sent.
+
     Raises:
         UpdateRejectedError: the loss or the parameters stopped being numbers, or theta does not fit the module.
         WireError: the task is not this algorithm's.
@@ -230,7 +237,7 @@ def train_once(
         local = half.begin(task, memory, embed, settings, rng, secret)
         last = _local_steps(module, half, local, settings, samples, job.config, rng, variate)
         payload, memory = half.finish(local, embed, settings, rng, secret)
-    delta = backbones.flatten(module) - job.theta
+    delta = clipping.clipped(backbones.flatten(module) - job.theta, job.clip_norm)
     memory = controls.joined(memory, variate, delta, job)
     if not bool(np.isfinite(delta).all()):
         raise UpdateRejectedError("the trained parameters are not finite; lower the learning rate")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -209,11 +210,16 @@ def validity_of(values: Object) -> Validity:
 
 
 def number(values: Object, field: str) -> float:
-    """A field that must be a number. Raises :class:`WireError`."""
+    """A field that must be a finite number. Raises :class:`WireError`."""
     value = values.get(field)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise WireError(f"the server's answer lacks the number {field!r}")
-    return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            found = float(value)
+        except OverflowError:  # a whole number beyond every float
+            found = math.inf
+        if math.isfinite(found):
+            return found
+    raise WireError(f"the server's answer lacks the number {field!r}")
 
 
 def _texts(values: Object, field: str) -> tuple[str, ...]:

@@ -73,8 +73,11 @@ def read_header(values: Object, signing_key: Ed25519PublicKey, *, now: float) ->
         server_key_id=text(values, "server_key_id"),
         server_public_key=np.frombuffer(key_bytes(values, "server_public_key"), np.uint8),
         cohort=_positive(values, "cohort"),
+        clip_norm=number(values, "clip_norm"),
     )
     verify_statement(header, validity_of(values), signature_bytes(values), signing_key, now=now)
+    if not header.clip_norm > 0:
+        raise WireError(f"the round announces {header.clip_norm:g} as the longest update that counts; it is positive")
     return header
 
 
@@ -142,6 +145,7 @@ def train(
         task=assigned.task,
         memory=assigned.memory,
         control=assigned.control,
+        clip_norm=header.clip_norm,
         frozen=frozen,
     )
     seed = config.seed

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from uvsdk.arrays import Float32, Float64
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SealError, WireError
-from uvsdk.federation import aggregation, optimisers, streams
+from uvsdk.federation import aggregation, clipping, optimisers, streams
 from uvsdk.federation.messages import OptimiserState, TrainingConfig
 from uvsdk.federation.strategy import AnyServerAlgorithm, Contribution
 from uvsdk.privacy.sealing import Digests, Envelope
@@ -27,16 +27,17 @@ from uvsdk.privacy.sealing import Digests, Envelope
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One accepted update: where its sealed bytes lie and what its head says."""
+    """One accepted update: where its sealed bytes lie, the norm of its delta, and what its head says."""
 
     path: Path
+    norm: float
     contribution: Contribution[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """All that a round's result depends on. ``uploads`` are in the order in which they are summed, ``seed`` is the
-    round's, and ``share`` the part of the weight of all devices that took part.
+    round's, ``share`` the part of the weight of all devices that took part, and ``clip_norm`` what the round announced.
     """
 
     config: TrainingConfig
@@ -49,6 +50,7 @@ class Job:
     optimiser: OptimiserState
     seed: int
     share: float
+    clip_norm: float
     halfway: Callable[[], None]
 
 
@@ -69,7 +71,9 @@ def aggregate(job: Job) -> Result:
         UpdateRejectedError: the result would not be finite.
     """
     weights = aggregation.sample_weights([upload.contribution.samples for upload in job.uploads], job.config)
-    delta = _mean(job, weights)
+    # A device that sends more than was announced gains nothing: its whole delta is scaled where it is summed.
+    scales = np.array([clipping.scale_of(upload.norm, job.clip_norm) for upload in job.uploads])
+    delta = _mean(job, weights * scales)
     theta, optimiser = optimisers.step(job.bundle.theta, delta, job.optimiser, job.config, share=job.share)
     contributions = tuple(upload.contribution for upload in job.uploads)
     state = job.algorithm.step(job.state, contributions, job.settings, streams.server_stream(job.seed, streams.STEP))

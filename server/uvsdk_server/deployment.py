@@ -16,6 +16,7 @@ from sqlalchemy import insert, select
 
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SettingsError, StoreError, WireError
+from uvsdk.federation import clipping
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.privacy.bundle_signing import read_public_key
 from uvsdk.privacy.statements import Validity
@@ -123,17 +124,17 @@ class Deployment:
         config = await _settle_config(settings, database, log)
         async with database.read() as connection:
             row = await ledger.deployment_row(connection)
-            norms = await ledger.accepted_norms(connection)
         assert row is not None
-        current, round_id = await _current_bundle(database, blobs, row)
+        current, start_norm, round_id = await _current_bundle(database, blobs, row)
         training = Training(
             config,
             int(row.seed),
             files,
             dimension=current.manifest.dimension,
             parameters=current.manifest.size,
+            start_norm=start_norm,
         )
-        training.restore(blobs.read(row.algorithm_blob), blobs.read(row.optimiser_blob), norms)
+        training.restore(blobs.read(row.algorithm_blob), blobs.read(row.optimiser_blob))
         # Everything that the database counts on has been opened: what it does not name may now be put aside.
         await _tidy(settings, database, blobs, keys, log)
         models = Models(
@@ -331,7 +332,14 @@ async def _found(pair: Pair, founding: _Founding, database: Database, blobs: Blo
     config, bundle = founding.config, founding.bundle
     seed = config.seed if config.seed is not None else secrets.randbits(128)
     files.state_key_id = files.new_state_key()
-    training = Training(config, seed, files, dimension=bundle.manifest.dimension, parameters=bundle.manifest.size)
+    training = Training(
+        config,
+        seed,
+        files,
+        dimension=bundle.manifest.dimension,
+        parameters=bundle.manifest.size,
+        start_norm=clipping.of_start(bundle.theta),
+    )
     calibration = bundle.calibration
     values = {
         "base_blob": blobs.write(bundle.with_calibration(None).to_bytes()),
@@ -412,12 +420,13 @@ async def _settle_config(settings: Settings, database: Database, log: Log) -> Tr
     return config
 
 
-async def _current_bundle(database: Database, blobs: Blobs, deployment: Any) -> tuple[Bundle, int]:
-    """The current model with its calibration, and the round that made it."""
+async def _current_bundle(database: Database, blobs: Blobs, deployment: Any) -> tuple[Bundle, float, int]:
+    """The current model with its calibration, the norm of what training started from, and the round that made it."""
     query = select(schema.models).where(schema.models.c.model_version == deployment.model_version)
     async with database.read() as connection:
         row = (await connection.execute(query)).one()
     bundle = Bundle.from_bytes(blobs.read(deployment.base_blob))
+    start_norm = clipping.of_start(bundle.theta)
     if bundle.version != row.model_version:
         bundle = bundle.with_theta(blobs.read_array(row.theta_blob))
     if bundle.version != row.model_version:
@@ -427,4 +436,4 @@ async def _current_bundle(database: Database, blobs: Blobs, deployment: Any) -> 
             blobs.read(row.calibration_blob), model_version=bundle.version, source=row.calibration_source or ""
         )
         bundle = bundle.with_calibration(kept)
-    return bundle, row.round_id
+    return bundle, start_norm, row.round_id

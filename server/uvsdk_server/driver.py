@@ -23,10 +23,9 @@ import numpy as np
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.errors import SealError, UpdateRejectedError, UvsdkError
-from uvsdk.federation import streams
+from uvsdk.federation import clipping, streams
 from uvsdk.federation.aggregation import weight_share
 from uvsdk.federation.codec import unpack
-from uvsdk.federation.guards import AcceptedNorms
 from uvsdk.federation.messages import Admission, Scalar, UpdateHead
 from uvsdk.federation.strategy import Contribution
 from uvsdk_server import aggregation, observer
@@ -119,6 +118,7 @@ class Driver:
             admitted = await ledger.admitted_users(connection)
             eligible = len(await ledger.eligible_devices(connection))
             aborts = await ledger.aborts_in_a_row(connection)
+            medians = await ledger.norm_medians(connection, clipping.ROUNDS)
         assert deployment is not None
         finished = deployment.committed_rounds >= config.rounds
         await self._rounds.board.post(Notice(finished=finished))
@@ -147,6 +147,7 @@ class Driver:
                 quorum=0,
                 opened=time.time(),
                 accepted=0,
+                clip_norm=self._training.announced_norm(medians),
             )
         self._metrics.current_round.set(round_id)
         return 0.0
@@ -245,13 +246,13 @@ class Driver:
 
     async def _commit(self, row: ledger.AnyRow, result: aggregation.Result, receipts: Sequence[ledger.Receipt]) -> None:
         accepted = len(receipts)
-        outcome = await asyncio.to_thread(self._store, result)
+        median = clipping.round_median([receipt.norm for receipt in receipts], self._training.clip_norm(row))
+        outcome = await asyncio.to_thread(self._store, result, median)
         await self._rounds.observer.reached(observer.RESULT_STORED)
         async with self._database.write() as connection:
             await ledger.commit_round(connection, row.round_id, outcome, accepted, time.time())
         await self._rounds.observer.reached(observer.ROUND_COMMITTED)
         self._training.state, self._training.optimiser = result.state, result.optimiser
-        self._training.norms = self._training.norms.after(np.array([receipt.norm for receipt in receipts]))
         self._models.adopt(result.bundle, row.round_id)
         self._metrics.rounds.labels("committed").inc()
         self._metrics.class_cosine.set(self._training.mean_offdiagonal_cosine())
@@ -268,14 +269,9 @@ class Driver:
             await self._abort(connection, row, reason, accepted=accepted)
 
     async def _abort(self, connection: AsyncConnection, row: ledger.AnyRow, reason: str, *, accepted: int = 0) -> None:
-        """Close a round without a result: model, algorithm state and optimiser stay as they were.
-
-        The norms to judge updates by are forgotten. Where the whole cohort's updates have grown tenfold, as a recurrent
-        trunk's can within a round, a scale that only accepted updates may move would refuse everyone for ever.
-        """
+        """Close a round without a result: model, algorithm state, optimiser and the norms known stay as they were."""
         values = {"closed": time.time(), "reason": reason[:1000], "accepted": accepted}
         await ledger.change_round(connection, row.round_id, "aborted", **values)
-        self._training.norms = AcceptedNorms()
         self._metrics.rounds.labels("aborted").inc()
         self._log.warning("round aborted", round_id=row.round_id, reason=reason)
 
@@ -307,6 +303,7 @@ class Driver:
                 [item.samples for item in eligible or receipts],
                 training.config,
             ),
+            clip_norm=training.clip_norm(row),
             halfway=halfway,
         )
 
@@ -320,17 +317,19 @@ class Driver:
             ),
         )
         payload = unpack(self._training.algorithm.payload, head.payload.tobytes())
-        return aggregation.Upload(self._blobs.path(receipt.blob), Contribution(receipt.user, receipt.samples, payload))
+        contribution = Contribution(receipt.user, receipt.samples, payload)
+        return aggregation.Upload(self._blobs.path(receipt.blob), receipt.norm, contribution)
 
     def _admission(self, row: ledger.AnyRow) -> Admission:
         return unpack(Admission, self._keys.files.user(row.user).open(row.admission_sealed, f"admission/{row.user}"))
 
-    def _store(self, result: aggregation.Result) -> ledger.Outcome:
+    def _store(self, result: aggregation.Result, median: float | None) -> ledger.Outcome:
         return ledger.Outcome(
             model_version=result.bundle.version,
             theta_blob=self._drafts.write_array(result.bundle.theta),
             algorithm_blob=self._drafts.write(self._training.seal_state(result.state)),
             optimiser_blob=self._drafts.write(self._training.seal_optimiser(result.optimiser)),
+            norm_median=median,
         )
 
     def _report(self) -> None:

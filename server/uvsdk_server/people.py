@@ -9,7 +9,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import case, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.errors import TemplateFormatError, UpdateRejectedError, WireError
@@ -111,7 +111,12 @@ class People:
             await connection.execute(
                 update(users)
                 .where(users.c.user == admission.user)
-                .values(admission_sealed=sealed, admitted=True, samples=admission.samples)
+                .values(
+                    admission_sealed=sealed,
+                    admitted=True,
+                    # The number that weighs its updates is fixed by the first admission, until the user leaves.
+                    samples=case((users.c.admitted, users.c.samples), else_=admission.samples),
+                )
             )
 
     async def keep_template(self, upload: TemplateUpload, user: str, place: Place) -> None:

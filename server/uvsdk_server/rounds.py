@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import replace
 
 from uvsdk_server.board import Board
 from uvsdk_server.keys import KeyRing
@@ -93,8 +94,9 @@ class Rounds:
             check_collecting(row)
             if new.device_id not in await ledger.cohort_of(connection, new.round_id):
                 raise Problem(403, "not-selected", "the device left the cohort while its update was received")
-            await ledger.insert_receipt(connection, new)
-        self.training.norms = self.training.norms.accept(new.norm)
+            # What an update says of its samples gives it no weight: the admission's number does.
+            samples = await ledger.admitted_samples(connection, new.user)
+            await ledger.insert_receipt(connection, replace(new, samples=samples))
         self.board.strike(frozenset({new.device_id}))
         self.wake()
         return None

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from uvsdk.errors import SettingsError, UnknownNameError, UpdateRejectedError
-from uvsdk.federation import algorithms, optimisers, streams
+from uvsdk.federation import algorithms, clipping, optimisers, streams
 from uvsdk.federation.classes import mean_offdiagonal_cosine
 from uvsdk.federation.codec import pack, unpack
-from uvsdk.federation.guards import AcceptedNorms
 from uvsdk.federation.messages import (
     Admission,
     Invitation,
@@ -41,8 +40,19 @@ _HASH_BYTES = 32
 class Training:
     """Configuration and state of one deployment; :class:`uvsdk_server.rounds.Rounds` alone replaces the state."""
 
-    def __init__(self, config: TrainingConfig, seed: int, keys: KeyFolder, *, dimension: int, parameters: int) -> None:
-        """A state before anyone has joined; ``dimension`` is d and ``parameters`` is P."""
+    def __init__(
+        self,
+        config: TrainingConfig,
+        seed: int,
+        keys: KeyFolder,
+        *,
+        dimension: int,
+        parameters: int,
+        start_norm: float,
+    ) -> None:
+        """A state before anyone has joined; ``dimension`` is d, ``parameters`` P and ``start_norm`` the norm of the
+        parameters that training started from.
+        """
         self.config = config
         self.algorithm = algorithms.server(config.algorithm)
         self.request = algorithms.request(config.algorithm)
@@ -50,7 +60,7 @@ class Training:
         self.parameters = parameters
         self.state: Any = self.algorithm.empty(dimension, self.settings)
         self.optimiser: OptimiserState = optimisers.initial(parameters, config)
-        self.norms = AcceptedNorms()
+        self.start_norm = start_norm
         self._seed = seed
         self._keys = keys
 
@@ -59,7 +69,7 @@ class Training:
         """What an admission holds, sorted words of :mod:`uvsdk.federation.strategy`; it may hold nothing else."""
         return tuple(sorted(self.algorithm.needs(self.settings)))
 
-    def restore(self, state: bytes, optimiser: bytes, norms: AcceptedNorms) -> None:
+    def restore(self, state: bytes, optimiser: bytes) -> None:
         """Take up what :meth:`seal_state` and :meth:`seal_optimiser` wrote."""
         self.state = unpack(self.algorithm.state, self._keys.open_state(state))
         self._keys.adopt_state(state)
@@ -69,7 +79,6 @@ class Training:
         if (restored.first.shape, restored.second.shape) == (fresh.first.shape, fresh.second.shape):
             kept = restored.control.shape == fresh.control.shape
             self.optimiser = restored if kept else replace(restored, control=fresh.control)
-        self.norms = norms
 
     def seal_state(self, state: object, key_id: str = "") -> bytes:
         """The algorithm's state, encrypted under its current key or the one named: it may hold everybody's vector."""
@@ -145,7 +154,18 @@ class Training:
             server_key_id=row.server_key_id,
             server_public_key=np.frombuffer(keys.public(row.server_key_id), np.uint8),
             cohort=row.cohort,
+            clip_norm=self.clip_norm(row),
         )
+
+    def announced_norm(self, medians: Sequence[float]) -> float:
+        """The longest update that counts in a round that follows committed rounds with these medians."""
+        return clipping.announced_norm(self.start_norm, medians, self.config)
+
+    def clip_norm(self, row: AnyRow) -> float:
+        """The longest update that counts in that round; it was fixed when the round opened."""
+        if row.clip_norm is None:  # opened by a version that announced none
+            return clipping.absolute_norm(self.start_norm, self.config)
+        return float(row.clip_norm)
 
     def invitation(self, device: Device, header: RoundHeader, keys: KeyRing) -> bytes:
         """What one device may choose from, sealed to it and signed by the server. Raises :class:`Problem` 403, 409."""
@@ -246,7 +266,10 @@ class Training:
 
 
 def check_restricted(config: TrainingConfig, allowed: Sequence[str]) -> None:
-    """Raise ``SettingsError`` where the algorithm advises against these settings and the operator has not named it."""
+    """Raise ``SettingsError`` where the algorithm advises against these settings and the operator has not named it, or
+    where one device could move the model without bound.
+    """
+    clipping.check_bounded(config)
     settings = algorithms.settings(config.algorithm, config.algorithm_settings)
     reason = algorithms.server(config.algorithm).restricted(settings)
     if reason and config.algorithm not in allowed:

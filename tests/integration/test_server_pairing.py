@@ -26,6 +26,7 @@ from uvsdk.errors import SettingsError, StoreError
 from uvsdk_server import Settings, monitoring
 from uvsdk_server.commands import COMMANDS
 from uvsdk_server.deployment import Deployment
+from uvsdk_server.freshness import Freshness
 from uvsdk_server.keys import KeyFolder
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.observer import Unobserved
@@ -92,7 +93,8 @@ def start(settings: Settings) -> None:
 
     async def run() -> None:
         log = monitoring.logger("error")
-        await (await Deployment.open(settings, Unobserved(), Metrics(), log)).close()
+        freshness = Freshness(settings.signature_window_s)
+        await (await Deployment.open(settings, Unobserved(), Metrics(), log, freshness=freshness)).close()
 
     asyncio.run(run())
 

@@ -14,7 +14,9 @@ import pytest
 from tests.integration import harness
 from tests.integration.harness import CONFIG, RunningServer, kind
 from uvsdk.bundle import Bundle, shipped
+from uvsdk.errors import SettingsError
 from uvsdk.federation import aggregation
+from uvsdk_server.training import check_restricted
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +99,9 @@ def test_after_the_commit_an_update_is_told_that_it_is_late(
 ) -> None:
     _server, devices = finished
     key = devices[0].sealing.public_key().public_bytes_raw()
-    header = harness.RoundHeader("integration", "fedaws", 3, "m" * 64, "", 0.0, "k", np.frombuffer(key, np.uint8), 4)
+    header = harness.RoundHeader(
+        "integration", "fedaws", 3, "m" * 64, "", 0.0, "k", np.frombuffer(key, np.uint8), 4, 1.0
+    )
     late = devices[0].update(header)
     answer = devices[0].upload(header, late)
     assert (answer.status_code, kind(answer)) == (409, "wrong-model")
@@ -189,24 +193,101 @@ def test_nobody_waits_for_a_device_whose_update_was_refused(tmp_path: Path) -> N
         assert server.rows("select accepted from rounds where round_id = 1") == [(3,)]
 
 
-def test_updates_that_all_grow_tenfold_cost_one_round_and_not_the_training(tmp_path: Path) -> None:
-    with harness.serving(tmp_path, settings={"start_after_users": "6"}) as server:
+def test_updates_that_all_grow_are_shortened_and_cost_no_round(tmp_path: Path) -> None:
+    config = replace(CONFIG, optimiser="sgd")
+    with harness.serving(tmp_path, config=config, settings={"start_after_users": "6"}) as server:
         devices = harness.devices_of(server, 6)
         after = harness.play_round(devices, 0)
-        grown = np.float32(50)
-        for device in devices:
-            header = device.wait(after=after)
-            assert header is not None
-            answer = device.upload(header, device.update(header, delta=device.delta(2, harness.P) * grown))
-            assert (answer.status_code, kind(answer)) == (422, "invalid-update")
-        for device in devices:
-            header = device.wait(after=2)
-            assert header is not None
-            answer = device.upload(header, device.update(header, delta=device.delta(3, harness.P) * grown))
-            assert answer.status_code == 201, answer.text
+        announced = []
+        for _ in range(2):
+            for device in devices:
+                header = device.wait(after=after)
+                assert header is not None
+                grown = device.delta(header.round_id, harness.P) * np.float32(50)
+                answer = device.upload(header, device.update(header, delta=grown))
+                assert answer.status_code == 201, answer.text
+            after = header.round_id
+            announced.append(header.clip_norm)
         harness.eventually(lambda: server.current()["round_id"] == 3)
-        states = [row[0] for row in server.rows("select state from rounds order by round_id limit 3")]
-        assert states == ["committed", "aborted", "committed"]
+        # Three times the median of .1, and then of what counted of the 5 that were sent.
+        assert announced == [pytest.approx(0.3, rel=1e-3), pytest.approx(0.9, rel=1e-3)]
+        theta = np.frombuffer(server.ask("GET", "/v1/models/current/theta").content, "<f4")
+        expected = shipped().theta.astype(np.float64)
+        for round_id, longest in ((1, 0.1), (2, 0.3), (3, 0.9)):
+            expected += np.mean([d.delta(round_id, harness.P) * (longest / 0.1) for d in devices], axis=0)
+        np.testing.assert_allclose(theta, expected, atol=1e-4)
+
+
+def test_one_device_of_twenty_moves_the_model_by_its_share_of_what_the_round_announced(tmp_path: Path) -> None:
+    """It claims 1,000 samples and ignores the announced norm, in the first round, later, and after an aborted one."""
+    config = replace(CONFIG, optimiser="sgd", rounds=4)
+    with harness.serving(tmp_path, config=config, settings={"start_after_users": "20"}) as server:
+        honest = harness.devices_of(server, 19)
+        enemy = harness.SyntheticDevice(server, 19)
+        assert enemy.register(server.token("enrol", uses=1)).status_code == 201
+        assert enemy.admit(samples=1000).status_code == 204
+        theta, after = shipped().theta.astype(np.float64), 0
+        for factor in (1e9, -1000.0, 10.0):
+            for device in honest:
+                header = device.wait(after=after)
+                assert header is not None
+                assert device.upload(header, device.update(header)).status_code == 201
+            round_id = header.round_id
+            claimed = replace(enemy.head(header, harness.P), samples=1000)
+            poison = enemy.delta(round_id, harness.P) * np.float32(factor)
+            assert enemy.upload(header, enemy.update(header, delta=poison, head=claimed)).status_code == 201
+            harness.eventually(lambda: server.current()["round_id"] == round_id)  # noqa: B023
+            moved = np.frombuffer(server.ask("GET", "/v1/models/current/theta").content, "<f4").astype(np.float64)
+            of_others = np.sum([device.delta(round_id, harness.P) for device in honest], axis=0) / 20
+            assert np.linalg.norm(moved - theta - of_others) <= header.clip_norm / 20 + 1e-4
+            assert header.clip_norm <= (10.0 if round_id == 1 else 0.31)
+            theta, after = moved, round_id
+        assert server.rows("select distinct samples from uploads order by 1") == [(5,), (1000,)]  # of the admissions
+        assert np.linalg.norm(theta) < np.linalg.norm(shipped().theta) + 1
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_the_number_of_samples_is_fixed_at_admission(tmp_path: Path, weighting: str) -> None:
+    config = replace(CONFIG, optimiser="sgd", weighting=weighting, rounds=1)
+    with harness.serving(tmp_path, config=config, settings={"start_after_users": "3"}) as server:
+        token = server.token("enrol", uses=3)
+        devices = [harness.SyntheticDevice(server, number) for number in range(3)]
+        for device, samples in zip(devices, (10, 20, 30), strict=True):
+            assert device.register(token).status_code in (200, 201)
+            assert device.admit(samples=samples).status_code == 204
+        header = devices[0].wait()
+        assert header is not None
+        assert devices[0].admit(samples=1000).status_code == 204  # in the middle of the round
+        for device in devices:
+            head = replace(device.head(header, harness.P), samples=999)
+            assert device.upload(header, device.update(header, head=head)).status_code == 201
+        harness.eventually(lambda: server.current()["round_id"] == 1)
+        moved = np.frombuffer(server.ask("GET", "/v1/models/current/theta").content, "<f4") - shipped().theta
+        weights = [1 / 6, 2 / 6, 3 / 6] if weighting == "samples" else [1 / 3] * 3
+        expected = np.sum([w * d.delta(1, harness.P) for w, d in zip(weights, devices, strict=True)], axis=0)
+        np.testing.assert_allclose(moved, expected, atol=1e-6)
+
+
+def test_what_was_announced_survives_a_restart_and_an_aborted_round(tmp_path: Path) -> None:
+    server = RunningServer(tmp_path, config=replace(CONFIG, optimiser="sgd"), settings={"keep_rounds": 1})
+    server.start()
+    devices = harness.devices_of(server, 3)
+    harness.play_round(devices, 0)
+    header = devices[0].wait(after=1)
+    assert header is not None
+    assert header.clip_norm == pytest.approx(0.3, rel=1e-3)
+    server.stop()
+    server.config = replace(server.config, learning_rate=0.01)  # aborts the open round
+    server.start()
+    again = harness.SyntheticDevice(server, 0).wait(after=2)
+    assert again is not None
+    assert again.clip_norm == header.clip_norm
+    server.stop()
+
+
+def test_a_server_that_would_not_clip_does_not_start() -> None:
+    with pytest.raises(SettingsError, match="one device could"):
+        check_restricted(replace(CONFIG, clipping="off"), ())
 
 
 def test_a_cohort_is_drawn_from_the_seed(tmp_path: Path) -> None:

@@ -205,12 +205,15 @@ def test_too_large(room: Room) -> None:
     refused(room, b"UVS1" + bytes(4 * P + (3 << 20)), 413, "too-large")
 
 
-def test_an_overlong_norm_is_refused_once_five_are_known(room: Room) -> None:
-    # five norms of 0.1, so the median is 0.1 and the limit 1.0
-    for device in room.devices[1:6]:
-        assert device.upload(room.header, device.update(room.header)).status_code in (200, 201)
-    delta = room.devices[0].delta(1, P)
-    refused(room, room.devices[0].update(room.header, delta=delta * np.float32(10.1)), 422, "invalid-update")
+def test_a_norm_that_no_training_gives(room: Room) -> None:
+    delta = room.devices[0].delta(1, P) * np.float32(1e14)
+    refused(room, room.devices[0].update(room.header, delta=delta), 422, "invalid-update")
+
+
+def test_more_samples_than_a_device_can_hold(room: Room) -> None:
+    for samples in (1_000_001, 10**30):
+        head = replace(room.devices[0].head(room.header, P), samples=samples)
+        refused(room, room.devices[0].update(room.header, head=head), 422, "invalid-update")
 
 
 def test_a_retry_is_the_same_answer_and_a_replay_is_refused(room: Room) -> None:

@@ -199,13 +199,36 @@ def test_a_round_from_admission_to_receipt(url: str) -> None:
                 assert await ledger.outstanding(connection, 1) == {receipts[3].device_id}
                 summed = await ledger.receipts_of(connection, 1)
                 assert [item.user for item in summed] == sorted(item.user for item in receipts[:3])
-                assert (await ledger.accepted_norms(connection)).arrived.tolist() == [1.0, 2.0]
+                assert await ledger.norm_medians(connection, 20) == []
                 await ledger.forget_user(connection, receipts[0].user)
                 assert await ledger.receipt(connection, 1, receipts[0].device_id) is None
                 assert await ledger.strip_uploads(connection) == ()
                 await ledger.change_round(connection, 1, "aborted", closed=1.0)
                 assert await ledger.strip_uploads(connection) == ("b", "b")
                 assert await ledger.wanted_blobs(connection) == set()
+                for round_id, state, median in (
+                    (2, "committed", 2.0),
+                    (3, "aborted", 9.0),
+                    (4, "committed", None),
+                    (5, "committed", 3.0),
+                ):
+                    await ledger.insert_round(
+                        connection,
+                        round_id=round_id,
+                        state=state,
+                        model_version="m",
+                        config_digest="c",
+                        server_key_id="k",
+                        seed="1",
+                        cohort=3,
+                        quorum=3,
+                        opened=0.0,
+                        accepted=3,
+                        clip_norm=1.0,
+                        norm_median=median,
+                    )
+                assert await ledger.norm_medians(connection, 20) == [2.0, 3.0]
+                assert await ledger.norm_medians(connection, 1) == [3.0]
                 await connection.execute(delete(schema.rounds))  # takes cohort and uploads with it
                 assert await ledger.cohort_of(connection, 1) == frozenset()
 

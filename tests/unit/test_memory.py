@@ -67,7 +67,7 @@ def member() -> Membership:
 
 def header(round_id: int) -> RoundHeader:
     key = np.frombuffer(SERVER.public_key().public_bytes_raw(), np.uint8)
-    return RoundHeader("clinic", "fedmetric", round_id, "m" * 64, "c" * 64, 0.0, "k" * 32, key, 3)
+    return RoundHeader("clinic", "fedmetric", round_id, "m" * 64, "c" * 64, 0.0, "k" * 32, key, 3, 1.0)
 
 
 def record(round_id: int, **values: float) -> MemoryRecord:

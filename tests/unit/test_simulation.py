@@ -27,7 +27,8 @@ TOLERANCE = 2e-6
 
 
 def config(algorithm: str = "fedaws", **values: object) -> TrainingConfig:
-    base = {"batch_size": 5, "rounds": 2, "seed": 3, "learning_rate": 0.1}
+    # Clipped devices need a trunk of their own each, so that no large batch serves them.
+    base = {"batch_size": 5, "rounds": 2, "seed": 3, "learning_rate": 0.1, "clipping": "off"}
     return TrainingConfig("lab", "tensors", "custom", algorithm, **(base | values))  # type: ignore[arg-type]
 
 
@@ -84,12 +85,41 @@ def test_several_steps_with_every_kind_of_drift_control_are_the_same_stacked(nam
     np.testing.assert_allclose(stacked.optimiser.control, loop.optimiser.control, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_clipped_devices_are_the_same_stacked_and_none_is_longer_than_announced(name: str) -> None:
+    of = config(name, rounds=4, local_steps=2, clipping="median", clip_norm=0.02, control_variates=True)
+    loop, stacked = (run(of, batching) for batching in ("loop", "stacked"))
+    assert_equal(stacked, loop, 1e-5)
+    np.testing.assert_allclose(stacked.medians, loop.medians, rtol=1e-4)
+    for user, kept in loop.memories.items():
+        np.testing.assert_allclose(stacked.memories[user][controls.KEPT], kept[controls.KEPT], atol=1e-4)
+    # c is the mean of the c_i, which are made of what was sent (SPEC 1.4).
+    variates = [kept[controls.KEPT] for kept in loop.memories.values()]
+    np.testing.assert_allclose(loop.optimiser.control, np.mean(variates, axis=0), atol=1e-5)
+    assert all(median <= 0.02 for median in loop.medians)
+    # Plain averaging of updates no longer than 0.02 moves theta by no more than that in a round.
+    assert np.linalg.norm(loop.theta - backbones.flatten(trunk(name))) <= 4 * 0.02 * (1 + 1e-4)
+
+
+def test_what_was_announced_survives_a_checkpoint(tmp_path: Path) -> None:
+    of = config(rounds=4, clipping="median")
+    whole = run(of, "stacked")
+    half = Simulation(of, trunk(), Tensors(devices()), Engine(batching="stacked"))
+    half.run(2)
+    half.save(tmp_path / "half")
+    rest = Simulation.restore(tmp_path / "half", trunk(seed=5), Tensors(devices()), engine=Engine(batching="stacked"))
+    rest.run()
+    assert (rest.start_norm, rest.medians) == (whole.start_norm, whole.medians)
+    assert len(whole.medians) == 4
+    assert rest.theta.tobytes() == whole.theta.tobytes()
+
+
 def test_one_round_is_one_step_of_gradient_descent_on_the_weighted_loss() -> None:
     # Full batches, fixed rows: theta' = theta - eta * sum_i p_i grad l_i, p_i = n_i / sum n (SPEC 1.2), with
     # l_i the mean over the device's samples; so it is the gradient of the mean loss over all samples.
     rows = {"a": torch.randn(4, 8), "b": torch.randn(4, 8) + 1, "c": torch.randn(4, 8) - 1}
     module = trunk()
-    of = config("fixed", rounds=1, batch_size=4, algorithm_settings={"initialisation": "random"})
+    of = config("fixed", rounds=1, batch_size=4, weighting="samples", algorithm_settings={"initialisation": "random"})
     made = Simulation(of, trunk(), Tensors(rows))
     made.run()
     names, vectors = made.class_matrix()

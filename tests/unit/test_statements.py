@@ -20,7 +20,7 @@ KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = np.arange(32, dtype=np.uint8)
 OTHER = PUBLIC[::-1].copy()
 SERVER = ServerStatement("clinic", "c" * 64, key_id(PUBLIC.tobytes()), PUBLIC, "m" * 64, ("mean",), ("clinic.example",))
-ROUND = RoundHeader("clinic", "fedaws", 3, "m" * 64, "c" * 64, 1.5, key_id(PUBLIC.tobytes()), PUBLIC, 20)
+ROUND = RoundHeader("clinic", "fedaws", 3, "m" * 64, "c" * 64, 1.5, key_id(PUBLIC.tobytes()), PUBLIC, 20, 0.5)
 NOW = 1_700_000_000.0
 HOUR = Validity(NOW, NOW + 3600)
 

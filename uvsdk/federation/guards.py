@@ -1,27 +1,28 @@
-"""What an update must satisfy before it may count (SPEC 1.7): finite, of the right size, of a plausible norm.
+"""What an update must satisfy before it may count (SPEC 1.7): finite and of the right size.
 
-The checks read each chunk once, so that the server can apply them while it decrypts.
+How far one may move the model is said in :mod:`uvsdk.federation.clipping`. The checks read each chunk once, so that
+the server can apply them while it decrypts.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from uvsdk.arrays import Array, Float32, Float64
+from uvsdk.arrays import Array, Float32
 from uvsdk.errors import UpdateRejectedError
 
 UNIT_TOLERANCE = 1e-3
 """How far from 1 the norm of a class vector may be when it arrives (SPEC 1.7)."""
 
-NORM_FACTOR = 10.0
-"""An update longer than this many times the median of earlier rounds is refused (SPEC 1.7)."""
+MOST_SAMPLES = 1_000_000
+"""A device that says it holds more samples than this says what no device can."""
 
-_ROUNDS = 20
-_WINDOW = 255
-_WARM = 5
+LONGEST = 1e12
+"""A norm that no training gives: a longer update is damaged, like one that is not finite. Below it the factor that
+shortens an update is a number that float32 holds to its full precision."""
 
 
 def squared_norm(block: Float32) -> float:
@@ -39,9 +40,13 @@ def squared_norm(block: Float32) -> float:
 
 
 def check_samples(samples: int) -> None:
-    """Raise :class:`UpdateRejectedError` unless at least one sample stands behind an update."""
+    """Raise :class:`UpdateRejectedError` unless 1 to :data:`MOST_SAMPLES` samples stand behind an update."""
     if samples < 1:
         raise UpdateRejectedError(f"an update needs at least 1 sample behind it, got {samples}")
+    if samples > MOST_SAMPLES:
+        raise UpdateRejectedError(
+            f"an update of more than {MOST_SAMPLES} samples is not plausible; say how many it has"
+        )
 
 
 def check_unit_vector(vector: Array, dimension: int) -> None:
@@ -94,65 +99,7 @@ class DeltaCheck:
         """The delta's norm. Raises :class:`UpdateRejectedError` if parameters are missing."""
         if self._count != self.parameters:
             raise UpdateRejectedError(f"a delta holds {self._count} numbers, the model has {self.parameters}")
-        return math.sqrt(self._squares)
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptedNorms:
-    """What the norms of the last committed rounds say of a plausible one.
-
-    A round is judged by the rounds before it and not by itself, so that which updates it accepts does not depend on
-    the order in which they arrive. Only where none went before, by the running median of what has arrived.
-
-    Args:
-        medians: float64 (n,), of each round the median of its norms that are not 0, oldest first.
-        recent: float64 arrays, norms that are not 0 of the newest rounds: of as few as have 5 of them, or of all.
-        arrived: float64 (a,), norms that are not 0 of the round in progress, where there are no medians.
-    """
-
-    medians: Float64 = field(default_factory=lambda: np.empty(0))
-    recent: tuple[Float64, ...] = ()
-    arrived: Float64 = field(default_factory=lambda: np.empty(0))
-
-    def check(self, norm: float) -> None:
-        """Raise :class:`UpdateRejectedError` for a norm over 10 x the largest median of the last 20 rounds.
-
-        SPEC 1.7 says the running median. Devices that have learned what they can send deltas of 0 (a hinge) or close
-        to it (a softmax); the more of them there are, the lower the median of the newest norms, until it would refuse
-        everyone who still learns. The largest of the medians falls only when nobody has learned for 20 rounds, and to
-        raise it takes the majority of a round, as before. With fewer than 5 norms nothing is refused: there is no
-        scale to judge by.
-        """
-        if not math.isfinite(norm):
-            raise UpdateRejectedError("the norm of an update is not finite")
-        if len(self.medians):
-            scale = float(self.medians.max())
-        else:
-            known = np.concatenate([*self.recent, self.arrived])
-            if len(known) < _WARM:
-                return
-            scale = float(np.median(known))
-        if norm > NORM_FACTOR * scale:
-            raise UpdateRejectedError(
-                f"an update has norm {norm:.4g}, more than {NORM_FACTOR:g} times the median {scale:.4g} of those before"
-            )
-
-    def accept(self, norm: float) -> AcceptedNorms:
-        """The history with an update of the round in progress."""
-        if len(self.medians) or norm <= 0:
-            return self
-        return replace(self, arrived=np.append(self.arrived, norm)[-_WINDOW:])
-
-    def after(self, norms: Array) -> AcceptedNorms:
-        """The history with one more round, whose accepted updates had ``norms``, in any order.
-
-        A round of few is judged together with those just before it.
-        """
-        active = np.asarray(norms, np.float64)
-        recent = [active[active > 0], *reversed(self.recent)]  # newest first
-        enough = int(np.searchsorted(np.cumsum([len(of_round) for of_round in recent]), _WARM)) + 1
-        recent = [of_round for of_round in recent[:enough] if len(of_round)]
-        medians = self.medians
-        if sum(len(of_round) for of_round in recent) >= _WARM and len(active):
-            medians = np.append(medians, np.median(np.concatenate(recent)))[-_ROUNDS:]
-        return AcceptedNorms(medians, tuple(reversed(recent)))
+        norm = math.sqrt(self._squares)
+        if norm > LONGEST:
+            raise UpdateRejectedError(f"a delta has norm {norm:.3g}, which no training gives; it is damaged")
+        return norm

@@ -20,7 +20,12 @@ Scalar = str | int | float | bool | None
 PARTS = ("all", "block", "head")
 """What of a trunk is trained: everything; its last block of layers and its head; its head, the last layer, alone."""
 
-WEIGHTINGS = ("samples", "capped", "uniform")
+WEIGHTINGS = ("uniform", "samples", "capped")
+"""How much each update counts: all alike, or by samples, which are the device's own word."""
+
+CLIPPINGS = ("median", "fixed", "off")
+"""How long an update may be (:mod:`uvsdk.federation.clipping`)."""
+
 OPTIMISERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
 
 
@@ -43,8 +48,14 @@ class TrainingConfig:
         proximal: mu of FedProx, 0 for none.
         control_variates: whether devices correct each local step by SCAFFOLD's control variates.
         gradient_clip: longest gradient of the trunk in one step (L2 norm), 0 for any: recurrent trunks need a bound.
-        weighting: ``samples`` (p_i = n_i / sum n), ``capped`` (n_i at most ``samples_cap``) or ``uniform``.
+        weighting: ``uniform`` (all updates count alike), ``samples`` (p_i = n_i / sum n), as the papers have it, or
+            ``capped`` (n_i at most ``samples_cap``). n_i is what the device said when it was admitted and not what an
+            update says; it is its own word all the same, so that one device can take most of the weight.
         samples_cap: the cap of ``capped``.
+        clipping: ``median``: a round announces a norm from the medians of earlier rounds and from ``clip_norm``, and a
+            longer update is shortened to it; ``fixed``: from ``clip_norm`` alone; ``off``: for simulations only.
+        clip_norm: longest update that counts in any round; 0 for what
+            :func:`uvsdk.federation.clipping.absolute_norm` makes of the model and of the rates.
         optimiser: server optimiser on the averaged delta (FedOpt): one of :data:`OPTIMISERS`.
         server_learning_rate: its step size a.
         server_adaptivity: tau of adam, yogi and adagrad: coordinates whose deltas are far below it move in proportion
@@ -70,8 +81,10 @@ class TrainingConfig:
     proximal: float = 0.0
     control_variates: bool = False
     gradient_clip: float = 0.0
-    weighting: str = "capped"
+    weighting: str = "uniform"
     samples_cap: int = 1000
+    clipping: str = "median"
+    clip_norm: float = 0.0
     optimiser: str = "sgd"
     server_learning_rate: float = 1.0
     server_adaptivity: float = 1e-3
@@ -90,6 +103,8 @@ class TrainingConfig:
         for name in ("warmup_rounds", "cooldown_rounds", "cohort_size", "min_clients", "proximal", "gradient_clip"):
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; it cannot be negative")
+        if not 0 <= self.clip_norm < float("inf"):
+            raise SettingsError(f"clip_norm is {self.clip_norm}; it must be finite and not negative")
         for name in ("learning_rate", "server_learning_rate", "server_adaptivity", "deadline_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise SettingsError(f"{name} is {getattr(self, name)}; it must be positive and finite")
@@ -97,17 +112,21 @@ class TrainingConfig:
             raise SettingsError(f"train {self.train!r} is not one of {PARTS}")
         if self.weighting not in WEIGHTINGS:
             raise SettingsError(f"weighting {self.weighting!r} is not one of {WEIGHTINGS}")
+        if self.clipping not in CLIPPINGS:
+            raise SettingsError(f"clipping {self.clipping!r} is not one of {CLIPPINGS}")
         if self.optimiser not in OPTIMISERS:
             raise SettingsError(f"optimiser {self.optimiser!r} is not one of {OPTIMISERS}")
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces.
 
-        ``train`` is left out where it is ``all``, as it was before there was a choice, so that digests approved stay.
+        ``train``, ``clipping`` and ``clip_norm`` are left out where they have their defaults, as before there was a
+        choice, so that digests approved stay.
         """
         values = asdict(self)
-        if self.train == "all":
-            del values["train"]
+        for name in ("train", "clipping", "clip_norm"):
+            if values[name] == type(self).__dataclass_fields__[name].default:
+                del values[name]
         return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -155,7 +174,8 @@ class ServerStatement:
 class RoundHeader:
     """What a device learns of a round before it takes part (SPEC Appendix A), signed like a :class:`ServerStatement`.
 
-    ``server_public_key`` is the raw X25519 key that the update is sealed to.
+    ``server_public_key`` is the raw X25519 key that the update is sealed to. ``clip_norm`` is the longest update that
+    counts: the device shortens a longer one, and the server does so where the device does not.
     """
 
     deployment: str
@@ -167,6 +187,7 @@ class RoundHeader:
     server_key_id: str
     server_public_key: UInt8
     cohort: int
+    clip_norm: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +299,7 @@ class OptimiserState:
 
 
 __all__ = [
+    "CLIPPINGS",
     "OPTIMISERS",
     "PARTS",
     "WEIGHTINGS",

@@ -35,6 +35,7 @@ class TrainingJob:
         memory: what the algorithm kept on this device since its last round; empty the first time.
         classes: int64 (n,), the place of each sample's class among the device's own; ``None`` for one class.
         control: float32 (P,), SCAFFOLD's c of this round; ``None`` unless the configuration has ``control_variates``.
+        clip_norm: longest delta that counts in this round; a trainer shortens a longer one, and the server does else.
         frozen: what the frozen part of the model made of each sample, where a part of it is trained; else ``None``.
     """
 
@@ -47,6 +48,7 @@ class TrainingJob:
     memory: Memory
     classes: Int64 | None = None
     control: Float32 | None = None
+    clip_norm: float = math.inf
     frozen: tuple[FrozenViews, ...] | None = None
 
     def __post_init__(self) -> None:

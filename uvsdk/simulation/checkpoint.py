@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from uvsdk.arrays import Array, Float32, UInt8
+from uvsdk.arrays import Array, Float32, Float64, UInt8
 from uvsdk.errors import SettingsError, WireError
 from uvsdk.federation import codec
 from uvsdk.federation.strategy import Memory
@@ -34,6 +34,8 @@ class Checkpoint:
         theta: float32 (P,).
         optimiser: packed ``OptimiserState``.
         state: the algorithm's state, packed.
+        start_norm: norm of the parameters that training started from.
+        medians: float64 (n,), of the norms of the rounds so far (:func:`uvsdk.federation.clipping.round_median`).
         remembering: devices that keep a memory.
         memories: "place in ``remembering``/key" -> array.
     """
@@ -48,6 +50,8 @@ class Checkpoint:
     theta: Float32
     optimiser: UInt8
     state: UInt8
+    start_norm: float
+    medians: Float64
     remembering: tuple[str, ...]
     memories: Mapping[str, Array]
 

@@ -15,7 +15,7 @@ from torch import nn
 from uvsdk import backbones
 from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import SettingsError, UpdateRejectedError, WireError
-from uvsdk.federation import aggregation, algorithms, codec, optimisers, streams
+from uvsdk.federation import aggregation, algorithms, clipping, codec, optimisers, streams
 from uvsdk.federation.classes import mean_offdiagonal_cosine
 from uvsdk.federation.messages import Admission, OptimiserState, TrainingConfig
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON, Contribution, Memory
@@ -74,6 +74,8 @@ class Simulation:
         self.seed = secrets.randbits(63) if config.seed is None else config.seed
         self.round_id = 0
         self.committed = 0
+        self.start_norm = clipping.of_start(self.theta)
+        self.medians: list[float] = []
         self.memories: dict[str, Memory] = {}
         self.refused: frozenset[str] = frozenset()
         self._workers = workers or InProcess(trunk, self.engine.threads)
@@ -129,6 +131,8 @@ class Simulation:
                 theta=self.theta,
                 optimiser=np.frombuffer(codec.pack(self.optimiser), np.uint8),
                 state=np.frombuffer(codec.pack(self.state), np.uint8),
+                start_norm=self.start_norm,
+                medians=np.array(self.medians),
                 remembering=remembering,
                 memories=memories,
             ),
@@ -161,6 +165,7 @@ class Simulation:
         simulation.seed = int(kept.seed)
         simulation.round_id, simulation.committed, simulation.started = kept.round_id, kept.committed, kept.started
         simulation.refused = frozenset(kept.refused)
+        simulation.start_norm, simulation.medians = kept.start_norm, kept.medians.tolist()
         simulation.optimiser = codec.unpack(OptimiserState, kept.optimiser.tobytes())
         simulation.state = codec.unpack(simulation.algorithm.state, kept.state.tobytes())
         simulation.memories = checkpoint.nested(kept)
@@ -312,7 +317,8 @@ class Simulation:
         task = codec.pack(self.algorithm.task(self.state, user, wish, self.settings, stream))
         control = self.optimiser.control if self.config.control_variates else None
         samples = self.population.samples(user)
-        return Part(user, self.config, self.theta, task, memory, control, samples, rng, secret, weight)
+        clip_norm = clipping.announced_norm(self.start_norm, self.medians, self.config)
+        return Part(user, self.config, self.theta, task, memory, control, samples, rng, secret, weight, clip_norm)
 
     def _is_accepted(self, sent: Sent) -> bool:
         try:
@@ -344,6 +350,10 @@ class Simulation:
         self.state, self.theta, self.optimiser = state, theta, optimiser
         self.memories.update({item.user: item.memory for item in sent if item.memory or item.user in self.memories})
         self.committed += 1
+        clip_norm = clipping.announced_norm(self.start_norm, self.medians, self.config)
+        median = clipping.round_median([item.norm for item in sent], clip_norm)
+        if median is not None:
+            self.medians = [*self.medians, median][-clipping.ROUNDS :]
         self._load()
 
     def _load(self) -> None:

@@ -31,6 +31,8 @@ def obstacle(config: TrainingConfig) -> str:
         return f"local_steps is {config.local_steps}: after the first step every device has a trunk of its own"
     if config.gradient_clip:
         return "gradient_clip shortens each device's own gradient"
+    if config.clipping != "off":
+        return f"clipping is {config.clipping}: it shortens each device's own delta"
     if config.control_variates:
         return "control_variates are made of each device's own delta"
     return ""

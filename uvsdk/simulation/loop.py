@@ -8,6 +8,7 @@ import numpy as np
 from torch import nn
 
 from uvsdk.errors import UpdateRejectedError, WireError
+from uvsdk.federation import clipping
 from uvsdk.simulation.parts import Chunk, Part, Sent, halves
 from uvsdk.training import train_once
 
@@ -24,5 +25,6 @@ def train(module: nn.Module, parts: Sequence[Part]) -> Chunk:
             failed.append(part.user)
             continue
         total += np.float32(part.weight) * result.delta
-        sent.append(Sent(part.user, result.samples, part.weight, result.payload, result.memory, result.loss))
+        norm = clipping.norm_of(result.delta)
+        sent.append(Sent(part.user, result.samples, part.weight, norm, result.payload, result.memory, result.loss))
     return Chunk(total, tuple(sent), tuple(failed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ class Part:
 
     Args:
         weight: p_i of the round, before anyone failed (SPEC 1.2).
+        clip_norm: longest delta that counts in the round.
     """
 
     user: str
@@ -36,15 +38,17 @@ class Part:
     rng: np.random.Generator
     secret: Secret
     weight: float
+    clip_norm: float
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What one device sends beside its delta, and what it keeps."""
+    """What one device sends beside its delta, and what it keeps; ``norm`` is the delta's, NaN where nobody asked."""
 
     user: str
     samples: int
     weight: float
+    norm: float
     payload: bytes
     memory: Memory
     loss: float
@@ -133,4 +137,4 @@ def finish(member: Member, half: AnyClientAlgorithm, settings: object, forward: 
     part = member.part
     embed = embedder(part.samples, forward)
     payload, memory = half.finish(member.local, embed, settings, part.rng, part.secret)
-    return Sent(part.user, len(part.samples), part.weight, codec.pack(payload), memory, loss)
+    return Sent(part.user, len(part.samples), part.weight, math.nan, codec.pack(payload), memory, loss)

@@ -19,8 +19,8 @@ class Engine:
 
     Args:
         batching: ``loop`` trains one device after another by the function that a real device uses, ``stacked`` many
-            side by side on stacked parameters, ``large`` all as one batch, which one local step allows; ``auto`` is
-            ``large`` where that gives the same, else ``stacked``.
+            side by side on stacked parameters, ``large`` all as one batch, which one local step allows where updates
+            are not clipped (``clipping`` off); ``auto`` is ``large`` where that gives the same, else ``stacked``.
         chunk_clients: devices trained at once; 0 for what fits about 256 MB.
         failure_rate: part of the selected devices that fail in a round, drawn anew each round.
         threads: threads torch may use.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from uvsdk import backbones
 from uvsdk.arrays import Float32
 from uvsdk.errors import UpdateRejectedError, WireError
-from uvsdk.federation import controls
+from uvsdk.federation import clipping, controls
 from uvsdk.federation.strategy import AnyClientAlgorithm
 from uvsdk.simulation.allocation import keep_freed_memory
 from uvsdk.simulation.groups import Group, constrain, grouped
@@ -54,12 +54,18 @@ def train(module: nn.Module, parts: Sequence[Part]) -> Chunk:
             sent = _finished(module, stack, group.members[place], place, float(losses[place]), half, settings)
             if sent is not None:
                 found[group.order[place]] = sent
+        norms = _clip_deltas(module, stack, group.members[0].part.clip_norm)
         _add(total, module, stack, group, torch.tensor([place in found for place in group.order]))
         for place, member in enumerate(group.members):
-            if member.variate is not None and (number := group.order[place]) in found:
+            if (number := group.order[place]) not in found:
+                continue
+            sent = dataclasses.replace(found[number], norm=norms[place])
+            if member.variate is not None:
                 delta: Float32 = torch.cat([rows[place].ravel() for rows in stack.values()]).numpy()
-                memory = controls.joined(found[number].memory, member.variate, delta, member.part)
-                found[number] = dataclasses.replace(found[number], memory=memory)
+                sent = dataclasses.replace(
+                    sent, memory=controls.joined(sent.memory, member.variate, delta, member.part)
+                )
+            found[number] = sent
     module.eval()
     failed += [member.part.user for place, member in enumerate(members) if place not in found]
     return Chunk(total.numpy(), tuple(found[place] for place in sorted(found)), tuple(failed))
@@ -143,11 +149,26 @@ def _clip(gradients: Stack, longest: float) -> None:
         value.mul_(scale.view(-1, *([1] * (value.ndim - 1))))
 
 
-def _add(total: Tensor, module: nn.Module, stack: Stack, group: Group, kept: Tensor) -> None:
-    """Make ``stack`` the members' deltas, and add sum_i p_i Delta_i over those that are ``kept`` to ``total``."""
-    weights, start = group.weights(), 0
+def _clip_deltas(module: nn.Module, stack: Stack, clip_norm: float) -> list[float]:
+    """Make ``stack`` the members' deltas, none longer than ``clip_norm``; gives their norms."""
     for name, value in module.named_parameters():
-        rows = stack[name].sub_(value.detach()).flatten(1)
+        stack[name].sub_(value.detach())
+    lengths = torch.stack(
+        [torch.linalg.vector_norm(value.flatten(1), dim=1, dtype=torch.float64) for value in stack.values()]
+    )
+    norms = torch.linalg.vector_norm(lengths, dim=0).tolist()
+    scales = torch.tensor([clipping.scale_of(norm, clip_norm) for norm in norms])
+    if bool((scales != 1.0).any()):
+        for rows in stack.values():
+            rows.mul_(scales.view(-1, *([1] * (rows.ndim - 1))))
+    return [min(norm, clip_norm) for norm in norms]
+
+
+def _add(total: Tensor, module: nn.Module, stack: Stack, group: Group, kept: Tensor) -> None:
+    """Add sum_i p_i Delta_i over those that are ``kept`` to ``total``; ``stack`` holds the deltas."""
+    weights, start = group.weights(), 0
+    for name, _ in module.named_parameters():
+        rows = stack[name].flatten(1)
         good = rows if bool(kept.all()) else rows[kept]  # the others may hold anything
         total[start : start + rows.shape[1]] += weights[kept] @ good
         start += rows.shape[1]

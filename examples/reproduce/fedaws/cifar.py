@@ -45,7 +45,7 @@ METHODS: Mapping[str, Method] = {
     "positive_only": Method(3e-3, {"initialisation": "random"}),
     "fixed": Method(3e-3, {"initialisation": "random"}),
     "fedaws": Method(3e-3, {"initialisation": "random", "step": 0.1}),
-    "softmax": Method(3e-3, {"scale": 20.0, "vector_rate": 0.01}),
+    "softmax": Method(3e-3, {"scale": 20.0, "vector_rate": 0.01, "samples_cap": 1000}),
 }
 
 
@@ -153,6 +153,7 @@ def config(method: str, seed: int, passes: float, split: Split, *, rate: float |
         batch_size=PER_CLASS,
         learning_rate=0.1,
         weighting="uniform",
+        clipping="off",
         optimiser="adam",
         server_learning_rate=rate or chosen.server_rate,
         server_adaptivity=1e-5,

@@ -64,6 +64,8 @@ def config(cell: Cell, seed: int) -> TrainingConfig:
         cohort_size=_COHORT,
         batch_size=_VIEWS,
         learning_rate=0.1,
+        weighting="samples",
+        clipping="off",
         optimiser="adam",
         server_learning_rate=2e-3,
         server_adaptivity=1e-8,

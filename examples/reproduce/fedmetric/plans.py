@@ -24,6 +24,9 @@ _FEDERATED: Mapping[str, Scalar] = {
     "server_adaptivity": 1e-8,
     "warmup_rounds": 25,
     "cooldown_rounds": 150,
+    # All devices are honest: weighted as when the table was made, and never clipped.
+    "weighting": "capped",
+    "clipping": "off",
 }
 
 _MEASURED: Mapping[str, Scalar] = {"centre_samples": 200, "radius_samples": 200, "publish_every": 10}

@@ -61,8 +61,17 @@ _SHARED: Mapping[str, Scalar] = {
     "server_adaptivity": 1e-8,
     "warmup_rounds": 60,
     "cooldown_rounds": 300,
+    # All devices are honest: weighted as the paper has it, and never clipped.
+    "weighting": "samples",
+    "clipping": "off",
 }
-_COLUMNS: Mapping[str, Scalar] = {"initialisation": "random", "foreign_cap": 0.0, "vector_rate": 0.2, "scale": 12.0}
+_COLUMNS: Mapping[str, Scalar] = {
+    "initialisation": "random",
+    "foreign_cap": 0.0,
+    "vector_rate": 0.2,
+    "scale": 12.0,
+    "samples_cap": 1000,
+}
 _SAMPLED: Mapping[str, Scalar] = {**_COLUMNS, "pool": "users", "anchors": 0}
 
 

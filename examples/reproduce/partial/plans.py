@@ -49,6 +49,8 @@ class Plan:
             algorithm=self.algorithm,
             train=self.train,
             batch_size=self.batch,
+            weighting="samples",
+            clipping="off",
             optimiser="adam",
             server_learning_rate=self.server_learning_rate,
             # The deltas of one small step lie far below FedOpt's 1e-3, which would turn adam into plain momentum.

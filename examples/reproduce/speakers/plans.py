@@ -32,6 +32,9 @@ _COLD: Mapping[str, Scalar] = {
     "server_adaptivity": 1e-8,
     "warmup_rounds": 60,
     "cooldown_rounds": 300,
+    # All devices are honest: weighted as the papers have it, and never clipped.
+    "weighting": "samples",
+    "clipping": "off",
 }
 
 
@@ -104,8 +107,8 @@ PLANS = (
     Plan("fedalc_fixed"),
     Plan("fixed"),
     Plan("positive_only", algorithm={"initialisation": "random"}),
-    Plan("softmax"),
-    Plan("fedss", algorithm={"pool": "users", "anchors": 0, "negatives": 26}),
+    Plan("softmax", algorithm={"samples_cap": 1000}),
+    Plan("fedss", algorithm={"pool": "users", "anchors": 0, "negatives": 26, "samples_cap": 1000}),
     Plan("feduv", code=255),
     Plan(
         "feduv",

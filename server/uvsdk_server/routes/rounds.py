@@ -31,7 +31,8 @@ RoundId = Annotated[int, Path(ge=1, lt=1 << 31)]
 
 
 class RoundAnswer(BaseModel):
-    """A round that asks the device to take part; ``server_public_key`` is base64 of a raw X25519 key.
+    """A round that asks the device to take part; ``server_public_key`` is base64 of a raw X25519 key, ``clip_norm``
+    the longest update that counts.
 
     ``signature`` is base64 of the server's signature over the ``RoundHeader`` that the other fields make up, and over
     the two times between which it holds.
@@ -48,6 +49,7 @@ class RoundAnswer(BaseModel):
     server_key_id: str
     server_public_key: str
     cohort: int
+    clip_norm: float
     issued_unix_s: float
     expires_unix_s: float
     signature: str
@@ -151,6 +153,7 @@ def _answer(header: RoundHeader, served: Deployment) -> RoundAnswer:
         server_key_id=header.server_key_id,
         server_public_key=base64.b64encode(header.server_public_key.tobytes()).decode(),
         cohort=header.cohort,
+        clip_norm=header.clip_norm,
         issued_unix_s=validity.issued_unix_s,
         expires_unix_s=validity.expires_unix_s,
         signature=base64.b64encode(served.keys.stand_behind(header, validity)).decode(),

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, TypeAlias
 
-import numpy as np
 from sqlalchemy import Row, case, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from uvsdk.federation.guards import AcceptedNorms
 from uvsdk_server.store.schema import attempts, cohort, deployment, devices, models, removals, rounds, uploads, users
 
 AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
@@ -41,6 +38,7 @@ class Outcome:
     theta_blob: str
     algorithm_blob: str
     optimiser_blob: str
+    norm_median: float | None = None
 
 
 async def deployment_row(connection: AsyncConnection) -> AnyRow | None:
@@ -172,22 +170,16 @@ async def insert_receipt(connection: AsyncConnection, new: Receipt) -> None:
     await connection.execute(insert(uploads).values(**values))
 
 
-async def accepted_norms(connection: AsyncConnection) -> AcceptedNorms:
-    """What the rounds since the last aborted one say of a plausible norm, and the round in progress."""
-    aborted = select(func.coalesce(func.max(rounds.c.round_id), 0)).where(rounds.c.state == "aborted").scalar_subquery()
-    query = select(uploads.c.round_id, uploads.c.norm, rounds.c.state).join(
-        rounds, rounds.c.round_id == uploads.c.round_id
-    )
-    query = query.where(uploads.c.round_id > aborted).order_by(uploads.c.round_id, uploads.c.received)
-    history = AcceptedNorms()
-    for (_, state), rows in groupby(await connection.execute(query), key=lambda row: (row.round_id, row.state)):
-        norms = [float(row.norm) for row in rows]
-        if state == "committed":
-            history = history.after(np.array(norms))
-            continue
-        for norm in norms:
-            history = history.accept(norm)
-    return history
+async def norm_medians(connection: AsyncConnection, count: int) -> list[float]:
+    """Medians of the norms of the newest ``count`` committed rounds that have one, oldest first."""
+    query = select(rounds.c.norm_median).where(rounds.c.state == "committed", rounds.c.norm_median.is_not(None))
+    newest = (await connection.execute(query.order_by(rounds.c.round_id.desc()).limit(count))).scalars()
+    return [float(median) for median in newest][::-1]
+
+
+async def admitted_samples(connection: AsyncConnection, user: str) -> int:
+    """n_i of that user, as admitted."""
+    return int((await connection.execute(select(users.c.samples).where(users.c.user == user))).scalar_one())
 
 
 async def pair_with(connection: AsyncConnection, deployment_id: str, signing_key: bytes) -> None:
@@ -238,7 +230,13 @@ async def commit_round(connection: AsyncConnection, round_id: int, outcome: Outc
     # A round in which nothing moved ends with the version it began with.
     await _insert_model(connection, outcome.model_version, outcome.theta_blob, round_id, now)
     await change_round(
-        connection, round_id, "committed", closed=now, accepted=accepted, result_version=outcome.model_version
+        connection,
+        round_id,
+        "committed",
+        closed=now,
+        accepted=accepted,
+        result_version=outcome.model_version,
+        norm_median=outcome.norm_median,
     )
 
 

@@ -104,6 +104,8 @@ rounds = Table(
     Column("accepted", Integer, nullable=False),
     Column("result_version", String(64)),
     Column("reason", Text),
+    Column("clip_norm", Float),
+    Column("norm_median", Float),
     Index(None, "state"),
 )
 

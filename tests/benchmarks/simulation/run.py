@@ -45,6 +45,7 @@ def simulation(batching: str, steps: int, *, devices: int = DEVICES, count: int 
         local_steps=steps,
         batch_size=min(BATCH, count),
         learning_rate=RATE,
+        clipping="off",
         seed=0,
     )
     features = {f"{device:05}": samples(device, count) for device in range(devices)}

@@ -20,7 +20,8 @@ class Settings:
         momentum: of the columns on the server, 0.9 (S4 A.2).
         server_rate: step size of the columns on the server, 1 (S4 A.2).
         foreign_cap: longest change of a column that is not the device's own; 0 for any.
-        samples_cap: most samples that count in a device's weight, which is its own word; 1 weights all alike.
+        samples_cap: most samples that count in a device's weight; 1 weights all alike. The papers weight by samples,
+            which are a device's own word.
     """
 
     scale: float = 20.0
@@ -29,7 +30,7 @@ class Settings:
     momentum: float = 0.9
     server_rate: float = 1.0
     foreign_cap: float = 0.0
-    samples_cap: int = 1000
+    samples_cap: int = 1
 
     def __post_init__(self) -> None:
         check_column_settings(self)
