@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from uvsdk import cli
+from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError, UnknownNameError
+from uvsdk.inference import embed
 
 
 @dataclass(frozen=True)
@@ -208,3 +211,24 @@ def test_samples_of_another_kind_are_failures_with_reasons(
     assert printed.err.count("cannot use people/d0/odd") == 4
     assert "Failures to acquire" in printed.out
     assert "undecodable sample" in printed.out
+
+
+def test_nobodys_embedding_is_written(digits: Digits, tmp_path: Path) -> None:
+    """Neither by a calibration nor by a report: in any precision, as it is or scaled, the first eight numbers of it."""
+    written = tmp_path / "written"
+    calibrated = written / "calibrated.uvb"
+    written.mkdir()
+    assert cli.main(["calibrate", str(digits.bundle), str(digits.people), "-o", str(calibrated), "--no-copies"]) == 0
+    done = run(calibrated, digits.people, "--output", written / "report")
+    assert done.returncode == 0, done.stderr
+    data = [path.read_bytes() for path in written.rglob("*") if path.is_file()]
+    assert len(data) > 2
+    bundle = Bundle.open(calibrated)
+    for path in sorted(digits.people.rglob("*.png")):
+        row = embed(path, bundle).embedding.astype(np.float64)
+        for values in (row, row / np.abs(row).max()):
+            for kind in ("<f2", "<f4", "<f8", ">f4", ">f8"):
+                assert not any(values[:8].astype(kind).tobytes() in body for body in data)
+            for digit in (3, 6):
+                text = ",".join(f"{value:.{digit}f}" for value in values[:4])
+                assert not any(text.encode() in body.replace(b" ", b"") for body in data)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="show|key|sign|verify")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="show|key|sign|verify|strip")
     show = actions.add_parser("show", help="members, digests, calibration and signature")
     show.add_argument("bundle", type=Path, metavar="BUNDLE")
     key = actions.add_parser("key", help="make a publisher's key; its public half goes beside it, as FILE.pub")
@@ -22,7 +22,11 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     sign.add_argument("bundle", type=Path, metavar="BUNDLE")
     sign.add_argument("--key", type=Path, required=True, metavar="FILE", help="a publisher's private key")
     sign.add_argument("--issuer", default="", metavar="TEXT", help="what the publisher calls itself")
-    sign.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it (default: in place)")
+    sign.add_argument("--with-cohort", action="store_true", help="even if it holds people's embeddings (a cohort)")
+    strip = actions.add_parser("strip", help="leave people's embeddings (a cohort) out of a bundle")
+    strip.add_argument("bundle", type=Path, metavar="BUNDLE")
+    for action in (sign, strip):
+        action.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it (default: in place)")
     verify = actions.add_parser("verify", help="exit status 0 where one of the keys has signed the bundle, else 1")
     verify.add_argument("bundle", type=Path, metavar="BUNDLE")
     verify.add_argument(
@@ -32,6 +36,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from uvsdk.bundle import Bundle
+    from uvsdk.errors import SettingsError
     from uvsdk.privacy import bundle_signing
 
     if arguments.action == "key":
@@ -46,7 +51,16 @@ def _run(arguments: argparse.Namespace) -> int:
         bundle = Bundle.open(arguments.bundle, trusted=trusted)
     else:
         bundle = Bundle.open(arguments.bundle)
+    if arguments.action == "strip":
+        bundle = bundle.without_cohort()
+        bundle.save(arguments.output or arguments.bundle)
     if arguments.action == "sign":
+        holds_people = bundle.calibration is not None and bundle.calibration.cohort is not None
+        if holds_people and not arguments.with_cohort:
+            raise SettingsError(
+                "the bundle holds people's embeddings (a cohort), and what is signed is handed out: leave them "
+                "out with `uvsdk bundle strip`, or add --with-cohort if these people agree to that"
+            )
         bundle = bundle.signed(bundle_signing.read_private_key(arguments.key), issuer=arguments.issuer)
         bundle.save(arguments.output or arguments.bundle)
     for line in _lines(bundle):

@@ -23,6 +23,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from uvsdk.bundle import Bundle
 
     bundle = Bundle.open(arguments.bundle)
+    signed = bundle.signature is not None
     if arguments.action == "add":
         from uvsdk.graphs.antispoof import presentation_graph
 
@@ -34,6 +35,8 @@ def _run(arguments: argparse.Namespace) -> int:
     graph = bundle.presentation
     print(f"{target}  {bundle.manifest.modality}/{bundle.manifest.backbone}  {target.stat().st_size / 1e6:.1f} MB")
     print(f"model version {bundle.version}")
+    if signed:
+        print("its signature was of the bundle as it was: sign it again (uvsdk bundle sign)")
     print("no presentation attack detector" if graph is None else f"{graph.detector} from {graph.source}")
     return 0
 
