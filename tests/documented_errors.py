@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from PIL import Image
 
 from tests import modality_graphs
 from uvsdk import Capture, MemoryStore, errors, modality
@@ -79,13 +78,13 @@ def silence(_: Path) -> object:
 
 
 def no_face(_: Path) -> object:
-    return choose([], Image.new("RGB", (320, 240)), 32)
+    return choose([], (320, 240), 32)
 
 
 def two_faces(_: Path) -> object:
     landmarks = np.zeros((5, 2), np.float32)
     faces = [Detection(np.array([0, 0, width, width], np.float32), landmarks, 0.9) for width in (92, 90)]
-    return choose(faces, Image.new("RGB", (320, 240)), 32)
+    return choose(faces, (320, 240), 32)
 
 
 def blank_page(_: Path) -> object:

@@ -132,25 +132,29 @@ class VoiceStream:
         """Add a chunk of any length.
 
         Args:
-            pcm: (n,) or (n, channels), int16 or any other kind that :func:`uvsdk.verify` takes; the same kind and
-                number of channels for the whole stream. It is copied.
+            pcm: (n,) or (n, channels), int16 or any other kind that :func:`uvsdk.verify` takes; (channels, n) where n
+                is above 8. The same kind and number of channels for the whole stream. It is copied.
             rate: in Hz, the same for the whole stream.
 
         Raises:
             UndecodableSampleError: a chunk that is no sound, or of another kind than those before.
             SampleTooLargeError: longer than the limit; what was pushed before is kept.
         """
-        if pcm.ndim not in (1, 2):
-            raise UndecodableSampleError(f"a chunk has shape (n,) or (n, channels), got {pcm.shape}")
+        from uvsdk.modality import audio
+
+        pcm = audio.as_rows(pcm)
+        audio.check_rate(rate)
+        if not pcm.size:
+            self._rate = self._rate or rate
+            return self._progress()
         self._check_like_before(pcm, rate)
         limit_s = self._capture.limits.max_seconds
         if self._frames + len(pcm) > limit_s * rate:
             raise SampleTooLargeError(f"a stream may last {limit_s:g} s; finish this one and open another")
         self._listener.hear(pcm, rate)
         self._rate = rate
-        if len(pcm):
-            self._chunks.append(pcm.copy())
-            self._frames += len(pcm)
+        self._chunks.append(pcm.copy())
+        self._frames += len(pcm)
         return self._progress()
 
     def result(self) -> Embedded:

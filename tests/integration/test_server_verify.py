@@ -96,13 +96,20 @@ def test_a_sample_is_read_like_anywhere_else(server: RunningServer) -> None:
     [
         (b"not an image", 422, "undecodable-sample"),
         (b"", 422, "undecodable-sample"),
+        (b"\0\0\0\x1cftypavif\0\0\0\0avifmif1miaf" + bytes(200), 422, "undecodable-sample"),
+        ("damaged avif", 422, "undecodable-sample"),
+        (b"\x1aE\xdf\xa3" + bytes(200), 422, "undecodable-sample"),
         ((8, 8), 422, "no-ink"),
         ((200, 200), 413, "sample-too-large"),
     ],
 )
 def test_a_sample_that_cannot_be_used(
-    server: RunningServer, device: SyntheticDevice, sample: bytes | tuple[int, int], status: int, name: str
+    server: RunningServer, device: SyntheticDevice, sample: bytes | str | tuple[int, int], status: int, name: str
 ) -> None:
+    if isinstance(sample, str):
+        file = io.BytesIO()
+        Image.new("L", (64, 64), 255).save(file, "AVIF")
+        sample = file.getvalue()[:-20] + bytes(20)
     if isinstance(sample, tuple):
         file = io.BytesIO()
         Image.new("L", sample, 255).save(file, "PNG")

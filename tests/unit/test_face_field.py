@@ -23,6 +23,8 @@ from uvsdk.errors import (
 )
 from uvsdk.inference import embed
 from uvsdk.modality import Capture, Limits, image
+from uvsdk.modality.detector import Detection
+from uvsdk.modality.face import choose
 from uvsdk.scoring import Threshold
 from uvsdk.storage import MemoryStore
 
@@ -302,6 +304,40 @@ def test_a_face_too_small_says_what_to_do(photo: Image.Image, bundle: Bundle) ->
     tiny = embed(picture, bundle, capture=Capture(quality="off"))
     assert tiny.quality.measured["face_pixels"] < 32
     assert any("go nearer" in words for words in tiny.quality.advice)
+
+
+def in_a_large_file(photo: Image.Image, width: int) -> bytes:
+    """A face of about 0.375 of ``width`` in a JPEG of 3000 x 2600, which is read at half its size."""
+    picture = Image.new("RGB", (3000, 2600), (90, 90, 90))
+    picture.paste(photo.resize((width, width), Image.Resampling.LANCZOS), (1200, 1100))
+    return saved(picture, "JPEG", quality=95)
+
+
+def test_sizes_are_those_of_what_was_handed_in(photo: Image.Image, bundle: Bundle) -> None:
+    # 94 pixels of 250 are face. Read at half the size, the face of the first file would be 75 pixels wide.
+    wide = embed(in_a_large_file(photo, 400), bundle).quality.measured["face_pixels"]
+    assert wide == pytest.approx(embed(photo, bundle, capture=ANY).quality.measured["face_pixels"] * 400 / 250, rel=0.1)
+    # At half the size this one would have 47, fewer than `strict` asks for; it is looked at again in all its pixels.
+    small = in_a_large_file(photo, 250)
+    got = embed(small, bundle)
+    assert got.quality.measured["face_pixels"] == pytest.approx(94, rel=0.15)
+    whole = embed(np.asarray(Image.open(io.BytesIO(small)).convert("RGB")), bundle)
+    assert np.array_equal(got.embedding, whole.embedding)
+    seen = Detection(np.array([9, 9, 20, 20], np.float32), np.zeros((5, 2), np.float32), 0.9)
+    with pytest.raises(NoFaceError, match="the face is 40 pixels wide, need 64"):
+        choose([seen], (3000, 2600), 64, reduction=2.0)
+    assert choose([seen], (3000, 2600), 40, reduction=2.0) is seen
+    with pytest.raises(NoFaceError, match="no face in a picture of 3000 x 2600"):
+        embed(saved(Image.new("RGB", (3000, 2600), (90, 90, 90)), "JPEG"), bundle)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    with pytest.raises(NoFaceError, match="no face in a picture of 2600 x 3000"):
+        embed(saved(Image.new("RGB", (3000, 2600), (90, 90, 90)), "JPEG", exif=exif), bundle)
+    pair = Image.new("RGB", (3200, 2600), (90, 90, 90))
+    for left in (200, 1800):
+        pair.paste(photo.resize((1200, 1200)), (left, 600))
+    with pytest.raises(SeveralFacesError, match=r"\(4\d\d and 4\d\d pixels wide\)"):
+        embed(saved(pair, "JPEG", quality=95), bundle)
 
 
 def test_a_poor_photo_is_refused_where_the_policy_says_so(photo: Image.Image, bundle: Bundle) -> None:

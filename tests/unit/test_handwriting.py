@@ -100,6 +100,17 @@ def test_a_thin_pen_on_a_large_page() -> None:
     assert grid[0, 7] == 0
 
 
+@pytest.mark.parametrize("side", [200, 1000, 3000])
+def test_the_size_of_the_ink_is_that_of_what_was_handed_in(side: int) -> None:
+    # A black square of half the side; JPEGs above 2560 are read reduced, pages above 256 averaged.
+    page = Image.new("L", (side, side), 255)
+    page.paste(0, (side // 4, side // 4, side // 4 + side // 2, side // 4 + side // 2))
+    file = io.BytesIO()
+    page.save(file, "JPEG", quality=95)
+    measured = WRITING.prepare(file.getvalue(), GRAPHS).quality.measured
+    assert measured["ink_pixels"] == pytest.approx(side / 2, rel=0.03)
+
+
 @pytest.mark.parametrize("sample", [np.full((8, 8), np.nan), np.zeros((0, 8)), np.zeros((8, 8, 2)), b"no picture"])
 def test_what_is_no_picture(sample: object) -> None:
     with pytest.raises(UndecodableSampleError):

@@ -142,6 +142,27 @@ def test_sound_that_is_none(sample: object, message: str) -> None:
         audio.decode(sample, LIMITS)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("shape", [(0, 0), (0, 2), (2, 0), (0, 2, 2), (9, 0)])
+def test_an_array_without_samples_is_no_sound(shape: tuple[int, ...]) -> None:
+    with pytest.raises(NoSpeechError, match=r"0\.00 s"):
+        audio.decode((np.zeros(shape, np.float32), 16_000), LIMITS)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", ["i2", "i4", "f4", "f8"])
+def test_arrays_of_either_byte_order_and_any_strides(kind: str, order: str) -> None:
+    steps = np.round(tone() * 20_000).astype(np.int64)
+    values = steps / 32768 if kind[0] == "f" else steps * (1 << (16 if kind == "i4" else 0))
+    pcm = values.astype(order + kind)
+    spread = np.repeat(pcm, 2)[::2]
+    spread.flags.writeable = False
+    backwards = np.ascontiguousarray(pcm[::-1])[::-1]
+    for form in (pcm, spread, backwards, np.asfortranarray(np.stack([pcm, pcm], axis=1)), np.stack([pcm, pcm])):
+        got = audio.decode((form, 16_000), LIMITS)[0]
+        assert got.dtype == np.float32
+        assert np.array_equal(got, (steps / 32768).astype(np.float32))
+
+
 def test_no_samples_at_all() -> None:
     with pytest.raises(NoSpeechError, match=r"0\.00 s"):
         audio.decode((np.zeros(0, np.float32), 16_000), LIMITS)

@@ -224,3 +224,59 @@ def test_settings_that_make_no_sense() -> None:
         VoiceStream(bundle(), template(), capture=CAPTURE).push(SPEECH, 16_000)
     with pytest.raises(SettingsError, match="needs a voice bundle, got one for handwriting"):
         VoiceStream(uvsdk.bundle.shipped())
+
+
+@pytest.mark.parametrize(
+    ("chunk", "rate", "message"),
+    [
+        ([0.0, 0.1], 16_000, "a numpy array, got list"),
+        (None, 16_000, "got NoneType"),
+        (np.zeros(()), 16_000, r"got shape \(\)"),
+        (np.zeros((4, 4, 4)), 16_000, r"got shape \(4, 4, 4\)"),
+        (np.zeros((100, 9), np.float32), 16_000, "at most 8 channels"),
+        (np.full(99, np.nan), 16_000, "not finite"),
+        (np.full(99, np.inf, np.float32), 16_000, "not finite"),
+        (np.full(99, 1e38, np.float32), 16_000, "divide by the integer range"),
+        (np.zeros(99, np.uint16), 16_000, "got uint16"),
+        (np.zeros(99, np.float32), 16_000.0, "whole number of Hz"),
+        (np.zeros(99, np.float32), "16000", "whole number of Hz"),
+        (np.zeros(99, np.float32), None, "whole number of Hz"),
+        (np.zeros(99, np.float32), True, "whole number of Hz"),
+        (np.zeros(99, np.float32), 0, "sample rates from"),
+        (np.zeros(99, np.float32), -16_000, "sample rates from"),
+    ],
+)
+def test_a_chunk_that_is_none(chunk: object, rate: object, message: str) -> None:
+    stream = VoiceStream(bundle(), capture=CAPTURE)
+    with pytest.raises(UndecodableSampleError, match=message):
+        stream.push(chunk, rate)  # type: ignore[arg-type]
+    assert stream.push(SPEECH[:8000], 16_000).duration_s == 0.5
+
+
+@pytest.mark.parametrize("empty", [(0,), (0, 2), (2, 0), (0, 0)])
+def test_an_empty_chunk_changes_nothing(empty: tuple[int, ...]) -> None:
+    stream = VoiceStream(bundle(), capture=CAPTURE)
+    for _ in range(2):
+        stream.push(np.zeros(empty, np.float32), 16_000)
+        stream.push(SPEECH[:8000], 16_000)
+    assert np.array_equal(stream.sample[0], np.tile(SPEECH[:8000], 2))
+
+
+def test_chunks_in_any_layout_are_one_recording() -> None:
+    stereo = np.stack([SPEECH, 0.5 * SPEECH], axis=1)
+    forms = [
+        stereo,
+        np.asfortranarray(stereo),
+        np.repeat(stereo, 2, axis=0)[::2],
+        stereo.T,  # as torchaudio has it: (channels, n)
+        stereo.astype(">f4").astype("<f4"),
+    ]
+    forms[1].flags.writeable = False
+    samples = []
+    for form in forms:
+        stream = VoiceStream(bundle(), capture=CAPTURE)
+        parts = np.array_split(form, 5, axis=int(form.shape[0] == 2))
+        for part in parts:
+            stream.push(part, 16_000)
+        samples.append(stream.sample[0])
+    assert all(np.array_equal(sample, stereo) for sample in samples)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+from functools import partial
 
 import numpy as np
 import soundfile
@@ -14,7 +17,7 @@ from PIL import Image
 
 from uvsdk.arrays import Array, Float32
 from uvsdk.errors import NoSpeechError, SampleTooLargeError, UndecodableSampleError
-from uvsdk.modality import channels, containers
+from uvsdk.modality import channels, containers, lengths, media, quiet
 from uvsdk.modality.sample import Limits, Sample, read_bytes
 
 _RATES = (4_000, 192_000)
@@ -23,8 +26,6 @@ _BLOCK_FRAMES = 1 << 17
 # Decoded MP3 and Vorbis overshoot full scale (15 was met in a published recording); integers that were cast to float
 # overshoot it by thousands.
 _MAX_PEAK = 64.0
-# Formats whose header holds no count of samples; libsndfile guesses one.
-_LENGTH_ESTIMATED = ("MP3",)
 
 
 def decode(sample: Sample, limits: Limits) -> tuple[Float32, int]:
@@ -56,15 +57,41 @@ def decode(sample: Sample, limits: Limits) -> tuple[Float32, int]:
         )
     if not len(pcm):
         raise NoSpeechError("0.00 s of sound: the recording holds no samples; record again")
+    peak = checked_peak(pcm, "recording")
+    return (np.clip(pcm, -1.0, 1.0) if peak > 1.0 else pcm), rate
+
+
+def checked_peak(pcm: Float32, what: str) -> float:
+    """The largest absolute value; 0 where there is none.
+
+    Raises:
+        UndecodableSampleError: not finite, or so large that integers were meant.
+    """
     # One pass: the peak of an array with a NaN is a NaN.
-    peak = float(np.abs(pcm).max())
+    peak = float(np.abs(pcm).max()) if pcm.size else 0.0
     if not math.isfinite(peak):
-        raise UndecodableSampleError("the recording holds values that are not finite numbers")
+        raise UndecodableSampleError(f"the {what} holds values that are not finite numbers")
     if peak > _MAX_PEAK:
         raise UndecodableSampleError(
             f"floating-point sound lies in [-1, 1], got a peak of {peak:.3g}; divide by the integer range first"
         )
-    return (np.clip(pcm, -1.0, 1.0) if peak > 1.0 else pcm), rate
+    return peak
+
+
+def as_rows(pcm: Array) -> Array:
+    """A chunk of sound as (n,) or (n, channels).
+
+    Raises:
+        UndecodableSampleError: no array, or of another shape.
+    """
+    if not isinstance(pcm, np.ndarray) or pcm.ndim not in (1, 2):
+        got = f"shape {pcm.shape}" if isinstance(pcm, np.ndarray) else type(pcm).__name__
+        raise UndecodableSampleError(f"a chunk has shape (n,) or (n, channels) and is a numpy array, got {got}")
+    if pcm.size and pcm.ndim == 2 and pcm.shape[1] > _MAX_CHANNELS:
+        if not 1 <= pcm.shape[0] <= _MAX_CHANNELS:
+            raise UndecodableSampleError(f"at most {_MAX_CHANNELS} channels are read, got {pcm.shape}")
+        return pcm.T
+    return pcm
 
 
 def resample(pcm: Float32, rate: int, target: int) -> Float32:
@@ -93,13 +120,13 @@ def _from_array(sample: tuple[Array, int], limits: Limits) -> tuple[Float32, int
     if len(sample) != 2 or not isinstance(sample[0], np.ndarray):
         raise UndecodableSampleError("raw sound is a pair (numpy array, sample rate in Hz)")
     pcm, rate = sample
-    if isinstance(rate, bool) or not isinstance(rate, int | np.integer):
-        raise UndecodableSampleError(f"a sample rate is a whole number of Hz, got {rate!r}")
-    check_rate(int(rate))
-    if pcm.ndim == 2 and 1 <= min(pcm.shape) <= _MAX_CHANNELS:
+    check_rate(rate)
+    if not pcm.size:
+        pcm = pcm.reshape(-1)
+    elif pcm.ndim == 2 and min(pcm.shape) <= _MAX_CHANNELS:
         # soundfile gives (frames, channels), torchaudio (channels, frames); there are more frames than channels.
         pcm = pcm if pcm.shape[0] >= pcm.shape[1] else pcm.T
-    elif pcm.ndim != 1 and pcm.size:
+    elif pcm.ndim != 1:
         raise UndecodableSampleError(
             f"sound has shape (n,), (n, channels) or (channels, n), at most {_MAX_CHANNELS} channels, got {pcm.shape}"
         )
@@ -125,66 +152,155 @@ def to_float(pcm: Array) -> Float32:
 
 
 def _from_file(data: bytes, limits: Limits) -> tuple[Float32, int]:
-    if containers.is_cut_short(data):
-        raise UndecodableSampleError("the recording ends before the length it declares; send the whole file")
-    try:
-        with soundfile.SoundFile(io.BytesIO(data)) as file:
-            _check_file(file, limits)
-            mix = None if file.channels == 1 else _read_mix(file, limits)
-            return _read_frames(file, mix, limits), int(file.samplerate)
-    except (soundfile.SoundFileError, RuntimeError) as error:
+    """Each recording in the file behind the one before, at the rate of the first."""
+    found = containers.parts(data) or media.kind(data) or containers.frames(data)
+    if found is None:
         raise UndecodableSampleError(
-            f"not a recording that can be read, {len(data):,} bytes ({error}); send wav, flac, ogg or mp3"
+            f"not a recording that can be read, {len(data):,} bytes of no known kind; send wav, flac, ogg or mp3"
+        )
+    if not isinstance(found, list):
+        return _mono(partial(media.blocks, found), limits)
+    sounds: list[tuple[Float32, int]] = []
+    for part in found:
+        heard_s = sum(len(pcm) / rate for pcm, rate in sounds)
+        sounds.append(_mono(partial(_blocks, part, limits), limits, heard_s))
+    if len(sounds) == 1:
+        return sounds[0]
+    first = sounds[0][1]
+    return np.concatenate(
+        [pcm if rate == first else soxr.resample(pcm, rate, first, quality="HQ") for pcm, rate in sounds]
+    ), first
+
+
+def _mono(
+    blocks: Callable[[], Iterator[tuple[Array, int]]], limits: Limits, heard_s: float = 0.0
+) -> tuple[Float32, int]:
+    """All blocks as one channel. Those of several are gone through twice, so that they never stand side by side."""
+    pieces: list[Float32] = []
+    moments: channels.Moments | None = None
+    frames, rate = 0, 0
+    for samples, rate in blocks():
+        if not frames:
+            check_rate(rate)
+        frames += len(samples)
+        _check_seconds(frames + heard_s * rate, rate, limits)
+        if samples.ndim == 1:
+            pieces.append(to_float(samples))
+        else:
+            moments = moments or channels.Moments(samples.shape[1])
+            moments.add(to_float(samples))
+    if moments is not None:
+        mix = moments.mix()
+        pieces = [channels.weighted(to_float(samples), mix) for samples, _ in blocks()]
+    if len(pieces) == 1:
+        return pieces[0], rate
+    return np.concatenate(pieces) if pieces else np.zeros(0, np.float32), rate or _RATES[0]
+
+
+def _blocks(part: containers.Part, limits: Limits) -> Iterator[tuple[Array, int]]:
+    """A recording in pieces, (n,) for one channel, else (n, channels), each with its rate in Hz."""
+    silence = quiet.standard_error if part.length else nullcontext
+    memory = _Longer(part.data, part.length) if part.length else _Memory(part.data)
+    try:
+        with ExitStack() as closing:
+            with silence():
+                file = _SoundFile(memory)
+            closing.callback(file.close)
+            if file.channels > _MAX_CHANNELS:
+                raise UndecodableSampleError(f"at most {_MAX_CHANNELS} channels are read, got {file.channels}")
+            check_rate(file.samplerate)
+            # Ogg's count stands in its last page, which may be wrong; it is counted while it is decoded.
+            certain = file.frames if part.exact and file.format != "OGG" else part.least if part.counted else 0
+            _check_seconds(certain, file.samplerate, limits)
+            # Integers are scaled here, by the same power of two: libsndfile takes three times as long.
+            kind = "int16" if file.subtype == "PCM_16" else "float32"
+            frames = 0
+            while True:
+                with silence():
+                    samples = file.read(_BLOCK_FRAMES, dtype=kind)
+                if not len(samples):
+                    break
+                frames += len(samples)
+                yield samples, file.samplerate
+            least = max(part.least, file.frames if part.exact else 0)
+            if frames < least and not (part.checksum and part.checksum == _checksum(part.data)):
+                raise lengths.cut_short(f"{frames:,} of {least:,} samples are there")
+    except (soundfile.SoundFileError, RuntimeError) as error:
+        # Its message names the object in memory.
+        words = getattr(error, "error_string", "") or type(error).__name__
+        raise UndecodableSampleError(
+            f"not a recording that can be read, {len(part.data):,} bytes ({words.strip('. ')}); "
+            "send wav, flac, ogg or mp3"
         ) from error
 
 
-def _check_file(file: soundfile.SoundFile, limits: Limits) -> None:
-    if file.channels > _MAX_CHANNELS:
-        raise UndecodableSampleError(f"at most {_MAX_CHANNELS} channels are read, got {file.channels}")
-    check_rate(file.samplerate)
-    _check_seconds(file.frames, file.samplerate, limits)
+def _checksum(data: bytes) -> bytes:
+    """MD5 over the samples of a FLAC as its header has it (RFC 9639, 8.2): little-endian, channels interleaved."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with _SoundFile(_Memory(data)) as file:
+        width = {"PCM_S8": 1, "PCM_16": 2, "PCM_24": 3}.get(file.subtype, 4)
+        while len(samples := file.read(_BLOCK_FRAMES, dtype="int32", always_2d=True)):
+            # libsndfile fills the 32 bits from above.
+            digest.update(samples.astype("<i4").view(np.uint8).reshape(-1, 4)[:, 4 - width :].tobytes())
+    return digest.digest()
 
 
-def _read_mix(file: soundfile.SoundFile, limits: Limits) -> Float32:
-    """What each channel counts for, from a first pass, so that channels never stand side by side in memory."""
-    moments = channels.Moments(file.channels)
-    for block in _blocks(file, limits):
-        moments.add(block)
-    file.seek(0)
-    return moments.mix()
+class _SoundFile(soundfile.SoundFile):  # type: ignore[misc]  # soundfile has no types
+    """Read from the front to the end.
+
+    soundfile seeks to where it stands after each read of a file that can. In an MP3 that loses the bits which a frame
+    has in the ones before it, and libmpg123 says so on standard error; in a FLAC of unknown length it fails.
+    """
+
+    def seekable(self) -> bool:
+        """Never."""
+        return False
 
 
-def _read_frames(file: soundfile.SoundFile, mix: Float32 | None, limits: Limits) -> Float32:
-    blocks = [block if mix is None else channels.weighted(block, mix) for block in _blocks(file, limits)]
-    frames = sum(len(block) for block in blocks)
-    if frames < file.frames and file.format not in _LENGTH_ESTIMATED:
-        raise UndecodableSampleError(
-            f"the recording is cut short: {frames:,} of {file.frames:,} samples are there; send the whole file"
-        )
-    if len(blocks) == 1:
-        return blocks[0]
-    return np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
+class _Memory(io.BytesIO):
+    """A file in memory in which seeking to before its start leads to its start: an error would be printed."""
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """As in any file."""
+        try:
+            return super().seek(offset, whence)
+        except (ValueError, OverflowError):
+            return super().seek(0)
 
 
-def _blocks(file: soundfile.SoundFile, limits: Limits) -> Iterator[Float32]:
-    """Pieces of the rest of the file, (n,) for one channel, else (n, channels)."""
-    # Integers are scaled here, by the same power of two: libsndfile takes three times as long.
-    exact = file.subtype == "PCM_16"
-    frames = 0
-    while len(block := file.read(_BLOCK_FRAMES, dtype="int16" if exact else "float32")):
-        frames += len(block)
-        # The header's count may be a lie, so it is counted again.
-        _check_seconds(frames, file.samplerate, limits)
-        yield to_float(block)
+class _Longer(_Memory):
+    """A file that says that it is longer than it is; noughts lie at its end, where libmpg123 looks for a tag."""
+
+    def __init__(self, data: bytes, length: int) -> None:
+        super().__init__(data)
+        self._there, self._length = len(data), max(length, len(data))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """From the end that it says it has."""
+        if whence == io.SEEK_END:
+            return super().seek(self._length + offset)
+        return super().seek(offset, whence)
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]  # soundfile hands in cffi's buffer
+        """What is there, then nothing, then noughts."""
+        start = self.tell()
+        if start <= self._there or self._length == self._there:
+            return super().readinto(buffer)
+        count = max(0, min(len(buffer), self._length - start))
+        buffer[:count] = bytes(count)
+        super().seek(start + count)
+        return count
 
 
 def check_rate(rate: int) -> None:
-    """Raise :class:`UndecodableSampleError` for a rate that is not read."""
+    """Raise :class:`UndecodableSampleError` for what is no rate, or one that is not read."""
+    if isinstance(rate, bool) or not isinstance(rate, int | np.integer):
+        raise UndecodableSampleError(f"a sample rate is a whole number of Hz, got {rate!r}")
     if not _RATES[0] <= rate <= _RATES[1]:
         raise UndecodableSampleError(f"sample rates from {_RATES[0]:,} to {_RATES[1]:,} Hz are read, got {rate:,} Hz")
 
 
-def _check_seconds(frames: int, rate: int, limits: Limits) -> None:
+def _check_seconds(frames: float, rate: int, limits: Limits) -> None:
     if frames > limits.max_seconds * rate:
         raise SampleTooLargeError(
             f"a recording may last {limits.max_seconds:g} s, got at least {frames / rate:.1f} s; send a shorter one"

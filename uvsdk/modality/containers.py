@@ -1,89 +1,263 @@
-"""Whether a sound file holds all the bytes that its own header promises; libsndfile reads cut files without a word."""
+"""What kind of sound file it is, and what libsndfile is to decode of it so that none of it is lost.
+
+libsndfile believes the lengths in a header, stops at the first of several recordings, and, where it knows no header,
+looks for a file ``._`` in the current folder. So the kind is told here, by the file's own first bytes, and lengths are
+made to hold (:mod:`uvsdk.modality.lengths`) before libsndfile sees them. A file whose lengths hold is not copied.
+"""
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
+from typing import Final
 
-# Lengths that writers to a pipe put where they could not know it.
-_UNKNOWN_LENGTHS = (0, 0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFFFFF + 36, 0xFFFFFFFF - 36)
+from uvsdk.modality import flac, lengths, mpeg, ogg, riff
+
+# Rarer kinds by their first bytes, as libsndfile tells them.
+_RARE: Final = {
+    b"NIST_1A\n": "nist",
+    b"Creative Voice File": "voc",
+    b" paf": "paf",
+    b"fap ": "paf",
+    b"\x64\xa3\x01\x00": "ircam",
+    b"\x64\xa3\x02\x00": "ircam",
+    b"\x64\xa3\x03\x00": "ircam",
+    b"\x64\xa3\x04\x00": "ircam",
+    b"\x00\x01\xa3\x64": "ircam",
+    b"\x00\x02\xa3\x64": "ircam",
+    b"\x00\x03\xa3\x64": "ircam",
+    b"2BIT": "avr",
+    b"PVF1\n": "pvf",
+    b"Extended Instrument: ": "xi",
+    b"ALawSoundFile**": "wve",
+    b"MATLAB 5.0 MAT-file": "mat5",
+}
+# CAF's kinds of encoding that libsndfile decodes; alac only of lengths that hold.
+_CAF_READ = (b"lpcm", b"ulaw", b"alaw", b"alac")
+_CAF_PLAIN = (b"lpcm", b"ulaw", b"alaw")
+_UNKNOWN_AU = 0xFFFFFFFF
 
 
-def is_cut_short(data: bytes) -> bool:
-    """Whether the container promises more bytes than there are. Kinds that declare no length are taken as whole."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One recording, as libsndfile is given it.
+
+    Args:
+        data: the file.
+        length: what libsndfile is told that it has; 0 for its own.
+        least: samples per channel that must come out, or it is cut short or damaged.
+        counted: whether ``least`` is certain before anything is decoded.
+        checksum: MD5 of the samples, which settles whether ``least`` is wrong; empty where there is none.
+        exact: whether libsndfile's own count is what must come out.
+    """
+
+    data: bytes
+    length: int = 0
+    least: int = 0
+    counted: bool = False
+    checksum: bytes = b""
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A kind that libsndfile does not decode.
+
+    Args:
+        data: the file.
+        name: for people.
+        demuxer: what libavformat calls the reader of it.
+    """
+
+    data: bytes
+    name: str
+    demuxer: str
+
+
+def parts(data: bytes) -> list[Part] | Foreign | None:
+    """The recordings in a file with a header, in order; ``None`` where libsndfile knows no such kind.
+
+    Raises:
+        UndecodableSampleError: cut short, or without what it cannot do without.
+    """
+    data = data[mpeg.behind_tags(data) :] if data[:3] == b"ID3" else data
     kind = data[:4]
-    if kind in (b"RIFF", b"RIFX") and data[8:12] == b"WAVE":
-        return _chunks_end_early(data, b"data", "<" if kind == b"RIFF" else ">")
-    if kind == b"RF64":
-        return _rf64_ends_early(data)
-    if kind == b"riff":
-        return _w64_ends_early(data)
+    if kind in riff.RIFF and data[8:12] == b"WAVE":
+        return _waves(data)
     if kind == b"FORM" and data[8:12] in (b"AIFF", b"AIFC"):
-        return _chunks_end_early(data, b"SSND", ">")
+        return [Part(riff.aiff(data), exact=True)]
+    if kind == b"FORM" and data[8:12] in (b"8SVX", b"16SV"):
+        return [Part(data, exact=True)]
+    if data[:16] == _W64:
+        return [Part(_w64(data), exact=True)]
     if kind in (b".snd", b"dns."):
-        return _au_ends_early(data, ">" if kind == b".snd" else "<")
+        return [Part(_au(data, ">" if kind == b".snd" else "<"), exact=True)]
     if kind == b"caff":
-        return _caf_ends_early(data)
+        return _caf(data)
+    if kind == b"fLaC":
+        stream = flac.stream(data)
+        return [Part(stream.data, least=stream.samples, counted=stream.counted, checksum=stream.checksum)]
     if kind == b"OggS":
-        return _ogg_ends_early(data)
-    return False
+        return _ogg(data)
+    if data.startswith(tuple(_RARE)) or _is_htk(data):
+        return [Part(data, exact=True)]
+    return None
 
 
-def _chunks_end_early(data: bytes, wanted: bytes, order: str) -> bool:
-    """RIFF and IFF: four letters, a length of 32 bits, the content, padded to an even place."""
-    position = 12
-    while position + 8 <= len(data):
-        kind, length = struct.unpack_from(f"{order}4sI", data, position)
-        if kind == wanted:
-            return length not in _UNKNOWN_LENGTHS and position + 8 + length > len(data)
-        position += 8 + length + length % 2
-    return True
+def frames(data: bytes) -> list[Part] | None:
+    """The recordings in an MP3, which has no header of its own; ``None`` where there is no frame.
+
+    Raises:
+        UndecodableSampleError: cut short.
+    """
+    return [_mpeg(stream) for stream in mpeg.streams(data)] or None
 
 
-def _rf64_ends_early(data: bytes) -> bool:
-    """RIFF with lengths of 64 bits in a chunk of their own (EBU Tech 3306): the file's, the data's, the samples'."""
-    if data[12:16] != b"ds64" or len(data) < 36:
-        return True
-    (length,) = struct.unpack_from("<Q", data, 28)
-    place = data.find(b"data", 36)
-    return place < 0 or (length not in _UNKNOWN_LENGTHS and place + 8 + int(length) > len(data))
+# An ID3v2 tag of ten noughts. With it libsndfile tells an MP3 at once.
+_EMPTY_ID3 = b"ID3\x04" + bytes(5) + b"\x0a" + bytes(10)
+_W64 = bytes.fromhex("726966662e91cf11a5d628db04c10000")
 
 
-def _w64_ends_early(data: bytes) -> bool:
+def _waves(data: bytes) -> list[Part] | Foreign:
+    found: list[Part] = []
+    rest = data
+    while rest:
+        wave = riff.wave(rest)
+        if wave.is_read:
+            found.append(Part(wave.data, exact=True))
+        elif wave.tag in riff.MPEG_TAGS:
+            found.extend(_mpeg(stream) for stream in mpeg.streams(wave.sound))
+        else:
+            return Foreign(data, f"wav with an encoding of kind 0x{wave.tag:04x}", "wav")
+        rest = wave.rest
+    return found
+
+
+def _mpeg(stream: mpeg.Stream) -> Part:
+    return Part(_EMPTY_ID3 + stream.data, stream.length, stream.samples, counted=True)
+
+
+def _ogg(data: bytes) -> list[Part] | Foreign:
+    links = ogg.links(data)
+    strange = next((link.codec for link in links if link.codec not in ogg.READ), None)
+    if strange is not None:
+        return Foreign(data, f"ogg with {strange or 'no sound that is known'}", "ogg")
+    # Where no page is missing, a count of samples in a page that is higher than what it holds is a mistake.
+    return [Part(link.data, exact=not link.complete) for link in links]
+
+
+def _w64(data: bytes) -> bytes:
     """Sony's Wave64: chunks named by 16 bytes, then their whole length of 64 bits, padded to a multiple of 8."""
-    position = 40
+    position, per_second = 40, 0
+    whole = int.from_bytes(data[16:24], "little")
     while position + 24 <= len(data):
         (length,) = struct.unpack_from("<Q", data, position + 16)
+        if data[position : position + 4] == b"fmt " and position + 36 <= len(data):
+            (per_second,) = struct.unpack_from("<I", data, position + 32)
         if data[position : position + 4] == b"data":
-            return position + int(length) > len(data)
+            there = len(data) - position
+            sound = lengths.of_sound(int(length), there, whole, len(data), per_second)
+            if sound < 24 or (sound < there and not _more_w64(data, position + sound)):
+                sound = there
+            return data if sound == length else _with(data, position + 16, struct.pack("<Q", sound))
         position += max(24, (int(length) + 7) // 8 * 8)
-    return True
+    raise lengths.cut_short("it ends before its sound begins")
 
 
-def _au_ends_early(data: bytes, order: str) -> bool:
-    if len(data) < 12:
+def _more_w64(data: bytes, position: int) -> bool:
+    """Whether a chunk, or the padding to one, lies here."""
+    position = (position + 7) // 8 * 8
+    if position + 24 > len(data):
         return True
-    offset, length = struct.unpack_from(f"{order}II", data, 4)
-    return length not in _UNKNOWN_LENGTHS and offset + length > len(data)
+    (length,) = struct.unpack_from("<Q", data, position + 16)
+    return 24 <= int(length) <= len(data) - position
 
 
-def _caf_ends_early(data: bytes) -> bool:
-    """Apple's Core Audio Format: lengths of 64 bits, -1 where the writer could not know it."""
-    position = 8
+def _au(data: bytes, order: str) -> bytes:
+    if len(data) < 24:
+        raise lengths.cut_short("its header is not whole")
+    offset, length, encoding, rate, channels = struct.unpack_from(f"{order}IIIII", data, 4)
+    there = lengths.without_tags(data) - offset
+    if there < 0:
+        raise lengths.cut_short("it ends before its sound begins")
+    if length != _UNKNOWN_AU:
+        lengths.of_sound(length, there, 0, 0, rate * channels * _AU_BYTES.get(encoding, 0))
+    return data if length == there else _with(data, 8, struct.pack(f"{order}I", there))
+
+
+# Bytes per sample by the code in an AU's header.
+_AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}
+
+
+def _caf(data: bytes) -> list[Part] | Foreign:
+    """Apple's Core Audio Format: lengths of 64 bits, -1 where the writer could not know that of the sound."""
+    position, encoding, flags, per_second, packets = 8, b"", 0, 0.0, b""
+    found: tuple[int, int] | None = None
     while position + 12 <= len(data):
         kind, length = struct.unpack_from(">4sq", data, position)
-        if kind == b"data":
-            return int(length) >= 0 and position + 12 + int(length) > len(data)
-        if length < 0:
-            return True
-        position += 12 + length
-    return True
+        content = position + 12
+        if kind == b"desc" and content + 32 <= len(data):
+            rate, encoding, flags, packet_bytes, packet_frames = struct.unpack_from(">d4sIII", data, content)
+            per_second = packet_bytes / packet_frames * rate if packet_frames and 0 < rate < 1e9 else 0.0
+        elif kind == b"pakt":
+            packets = data[content : content + length]
+        elif kind == b"data":
+            found = content, int(length)
+        if length < 0 or content + length > len(data):
+            break
+        position = content + length
+    if found is None:
+        raise lengths.cut_short("it ends before its sound begins")
+    if encoding not in _CAF_READ:
+        return Foreign(data, f"caf with {encoding.decode('latin-1').strip() or 'an unknown encoding'}", "caf")
+    content, declared = found
+    there = len(data) - content
+    if declared < 0:
+        sound = there
+    else:
+        sound = lengths.of_sound(declared, there, 0, 0, per_second)
+        after = content + sound
+        if encoding in _CAF_PLAIN and sound < there and not _more_caf(data, after) and not lengths.is_tag(data, after):
+            sound = lengths.without_tags(data) - content
+    # The flags are the depth; some writers leave them out, and libsndfile then does not know it.
+    if encoding == b"alac" and (not 1 <= flags <= 4 or not _packets_fit(packets, sound - 4)):
+        return Foreign(data, "caf with alac", "caf")
+    patched = data if sound == declared else _with(data, content - 8, struct.pack(">q", sound))
+    return [Part(patched, exact=True)]
 
 
-def _ogg_ends_early(data: bytes) -> bool:
-    """The last page must be whole (RFC 3533, section 6). Published files often lack the flag that marks it as last."""
-    start = data.rfind(b"OggS")
-    table = start + 27
-    if table > len(data):
+def _more_caf(data: bytes, position: int) -> bool:
+    if position + 12 > len(data):
         return True
-    segments = data[table : table + data[start + 26]]
-    return len(segments) < data[start + 26] or table + len(segments) + sum(segments) > len(data)
+    kind, length = struct.unpack_from(">4sq", data, position)
+    return all(0x20 <= letter < 0x7F for letter in kind) and 0 <= length <= len(data) - position - 12
+
+
+def _packets_fit(table: bytes, sound: int) -> bool:
+    """Whether a CAF's packet table lists what there is; libsndfile writes to standard output where it does not."""
+    if len(table) < 24:
+        return False
+    (count,) = struct.unpack_from(">q", table)
+    sizes, size = [], 0
+    for byte in table[24:]:
+        size = size << 7 | byte & 0x7F
+        if size >= 1 << 24:
+            return False
+        if not byte & 0x80:
+            sizes.append(size)
+            size = 0
+        if len(sizes) == count:
+            break
+    return len(sizes) == count and sum(sizes) <= sound
+
+
+def _is_htk(data: bytes) -> bool:
+    """HTK's waveforms have no magic number: a count, a period, a size of two bytes, and the kind 0."""
+    if len(data) < 14:
+        return False
+    count, period, size, kind = struct.unpack_from(">IIHH", data)
+    return (size, kind) == (2, 0) and 12 + 2 * count == len(data) and 0 < period < 10_000
+
+
+def _with(data: bytes, place: int, value: bytes) -> bytes:
+    return b"".join((data[:place], value, memoryview(data)[place + len(value) :]))

@@ -17,6 +17,8 @@ from uvsdk.modality.sample import Capture, FacesRule, Sample
 _DEFAULT_CAPTURE = Capture()
 # A second face counts when it is at least this much of the first one's width: a passer-by in the background does not.
 _SECOND_FACE = 0.6
+# A face narrower than this in a reduced picture is narrower than `strict` asks for, or close to it.
+_LOOK_CLOSER = 56.0
 MINIMUM_FACE_PIXELS = 32.0
 """Below this width the chip is mostly interpolation; a bundle may ask for another."""
 
@@ -60,14 +62,21 @@ class Face:
         if capture.quality == "off":
             minimum = 0.0
         started = perf_counter()
-        photo = image.decode(sample, capture.limits)
+        picture = image.decoded(sample, capture.limits)
         decoded = perf_counter()
         session = bundle.session("detector")
-        photo, faces = detector.find_turned(photo, session)
-        face = detector.level(photo, choose(faces, photo, minimum, capture.faces), session)
+        photo, faces = detector.find_turned(picture.upright, session)
+        reduction = picture.reduction
+        if reduction > 1.0 and faces and faces[0].pixels < _LOOK_CLOSER:
+            # A file may be read reduced; a small face is then looked at again in all its pixels.
+            photo, faces = detector.find_turned(picture.whole(), session)
+            reduction = 1.0
+        turned = (photo.width > photo.height) != (picture.upright.width > picture.upright.height)
+        handed_in = picture.size[::-1] if turned else picture.size
+        face = detector.level(photo, choose(faces, handed_in, minimum, capture.faces, reduction), session)
         detected = perf_counter()
         chip = alignment.warp(photo, template.fit(face.landmarks, size), size)
-        quality = face_quality.judge(face_quality.measure(face, chip, template), capture.quality)
+        quality = face_quality.judge(face_quality.measure(face, chip, template, reduction), capture.quality)
         finished = perf_counter()
         return Prepared(
             features=chip,
@@ -90,36 +99,43 @@ class Face:
 
 
 def choose(
-    faces: list[detector.Detection], photo: Image.Image, minimum: float, rule: FacesRule = "single"
+    faces: list[detector.Detection],
+    size: tuple[int, int],
+    minimum: float,
+    rule: FacesRule = "single",
+    reduction: float = 1.0,
 ) -> detector.Detection:
     """The one face that is meant. Raises :class:`NoFaceError` or :class:`SeveralFacesError`.
 
     Args:
         faces: the largest first.
-        photo: only its size is told.
-        minimum: the least width in pixels.
+        size: width and height of the picture that was handed in, which is what messages speak of.
+        minimum: the least width in its pixels.
         rule: see :class:`uvsdk.modality.Capture`. Faces of at least 0.6 of the largest one's width count as its equals:
             ``single`` refuses them, and ``largest`` takes of them the one nearest the middle of the picture.
+        reduction: how many of its pixels became one of those that ``faces`` count.
     """
     if not faces:
         raise NoFaceError(
-            f"no face in a picture of {photo.width} x {photo.height}, whichever way up; face the camera, in even "
+            f"no face in a picture of {size[0]} x {size[1]}, whichever way up; face the camera, in even "
             "light, the whole head in view"
         )
     face = faces[0]
-    if face.pixels < minimum:
-        raise NoFaceError(f"the face is {face.pixels:.0f} pixels wide, need {minimum:.0f}; go nearer to the camera")
+    if face.pixels * reduction < minimum:
+        raise NoFaceError(
+            f"the face is {face.pixels * reduction:.0f} pixels wide, need {minimum:.0f}; go nearer to the camera"
+        )
     rivals = [other for other in faces[1:] if rule == "only" or other.pixels >= _SECOND_FACE * face.pixels]
     if not rivals:
         return face
     if rule == "largest":
-        middle = np.array([photo.width - 1, photo.height - 1]) / 2
-        equals = [other for other in (face, *rivals) if other.pixels >= minimum]
+        middle = (np.array(size) / reduction - 1) / 2
+        equals = [other for other in (face, *rivals) if other.pixels * reduction >= minimum]
         return min(equals, key=lambda other: float(np.linalg.norm(other.centre - middle)))
     of_size = "" if rule == "only" else " of similar size"
+    widths = f"{face.pixels * reduction:.0f} and {rivals[0].pixels * reduction:.0f} pixels wide"
     raise SeveralFacesError(
-        f"{1 + len(rivals)} faces{of_size} ({face.pixels:.0f} and {rivals[0].pixels:.0f} pixels wide), need one; only "
-        "one person may be in the picture"
+        f"{1 + len(rivals)} faces{of_size} ({widths}), need one; only one person may be in the picture"
     )
 
 

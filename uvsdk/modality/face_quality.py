@@ -50,11 +50,11 @@ REQUIREMENTS: tuple[Requirement, ...] = (
 """Every measured value that has a range. The least width under ``standard`` is the bundle's, see ``Face.prepare``."""
 
 
-def measure(face: Detection, chip: UInt8, template: Template) -> dict[str, float]:
+def measure(face: Detection, chip: UInt8, template: Template, reduction: float = 1.0) -> dict[str, float]:
     """The keys of :data:`REQUIREMENTS`.
 
-    ``face_pixels`` is the width in the photo. All else but the pose is measured on the chip, so it does not depend on
-    how large the face is in the photo:
+    ``face_pixels`` is the width in the photo as it was handed in. All else but the pose is measured on the chip, so it
+    does not depend on how large the face is in the photo:
 
     - ``sharpness``, 0 to 1, of the face's size and contrast independent: how much of the differences between
       neighbouring pixels a second blur takes away (Crete et al., "The blur effect", 2007). About 0.5 for a good photo,
@@ -72,6 +72,7 @@ def measure(face: Detection, chip: UInt8, template: Template) -> dict[str, float
         face: in the photo.
         chip: the aligned face, uint8 (S, S, 3).
         template: what it was aligned to.
+        reduction: how many pixels of what was handed in became one of the photo, along a side.
     """
     grey = chip.astype(np.float32) @ _LUMINANCE
     side = len(grey)
@@ -81,7 +82,7 @@ def measure(face: Detection, chip: UInt8, template: Template) -> dict[str, float
     inner = grey[top:bottom, left:right]
     return {
         "detector_score": face.score,
-        "face_pixels": face.pixels,
+        "face_pixels": face.pixels * reduction,
         "sharpness": _sharpness(inner, max(3, round(_BLUR * side)) | 1),
         "brightness": float(inner.mean()),
         "contrast": float(inner.std()),

@@ -47,7 +47,7 @@ class Handwriting:
         """
         size = _size(bundle.manifest.preprocessing)
         started = perf_counter()
-        page = _grey(sample, capture.limits)
+        page, reduction = _grey(sample, capture.limits)
         decoded = perf_counter()
         ink, contrast = separate(page)
         box = bounds(ink)
@@ -59,7 +59,11 @@ class Handwriting:
         return Prepared(
             features=grid,
             quality=Quality(
-                {"contrast": contrast, "ink_fraction": float(grid.mean()), "ink_pixels": max(height, width)}
+                {
+                    "contrast": contrast,
+                    "ink_fraction": float(grid.mean()),
+                    "ink_pixels": max(height, width) * reduction,
+                }
             ),
             timings_s={"decode": decoded - started, "detect": detected - decoded, "features": finished - detected},
         )
@@ -124,18 +128,20 @@ def reduce(ink: Float32, size: int) -> Float32:
     return grid / max(float(grid.max()), 1e-6)
 
 
-def _grey(sample: Sample, limits: Limits) -> Float32:
-    """One level per pixel, 0 to 255, (h, w), at most 256 a side."""
+def _grey(sample: Sample, limits: Limits) -> tuple[Float32, float]:
+    """One level per pixel, 0 to 255, (h, w), at most 256 a side; and how many pixels became one, along a side."""
     if isinstance(sample, np.ndarray) and sample.dtype.kind == "f" and sample.ndim == 2:
         page = Image.fromarray(_stretched(sample))
+        longest = max(page.size)
     else:
-        page = image.decode(sample, limits).convert("L").convert("F")
+        picture = image.decoded(sample, limits)
+        page, longest = picture.upright.convert("L").convert("F"), max(picture.size)
     if max(page.size) > _PAGE_SIDE:
         ratio = _PAGE_SIDE / max(page.size)
         page = page.resize(
             (max(1, round(page.width * ratio)), max(1, round(page.height * ratio))), Image.Resampling.BOX
         )
-    return np.asarray(page, np.float32)
+    return np.asarray(page, np.float32), longest / max(page.size)
 
 
 def _stretched(levels: Array) -> Float32:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import logging
 import os
-from functools import lru_cache
+import re
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 from PIL import Image
 
 from uvsdk.arrays import Array
 from uvsdk.errors import SampleTooLargeError, UndecodableSampleError
+from uvsdk.modality import quiet
 from uvsdk.modality.image_colour import to_bytes, to_srgb
 from uvsdk.modality.sample import Limits, Sample, read_bytes
 
@@ -35,11 +42,53 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# What Pillow's decoders raise for damaged input, beside OSError.
-_DAMAGED = (OSError, SyntaxError, ValueError, IndexError, TypeError, KeyError, OverflowError, EOFError)
+# What Pillow's decoders and its plugins raise for damaged input: RuntimeError from AVIF and HEIF; struct.error and
+# zlib.error from Python's own readers; warnings where the application made them errors.
+_DAMAGED = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    EOFError,
+    RuntimeError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    Warning,
+)
+
+
+_ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-fA-F]+>")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """A decoded picture.
+
+    Args:
+        upright: RGB, perhaps reduced.
+        size: width and height as it was handed in, upright.
+        whole: decodes it once more, unreduced.
+    """
+
+    upright: Image.Image
+    size: tuple[int, int]
+    whole: Callable[[], Image.Image]
+
+    @property
+    def reduction(self) -> float:
+        """How many pixels of what was handed in became one, along a side; 1 where it was not reduced."""
+        return max(self.size) / max(self.upright.size)
 
 
 def decode(sample: Sample, limits: Limits) -> Image.Image:
+    """The picture of :func:`decoded`, perhaps reduced."""
+    return decoded(sample, limits).upright
+
+
+def decoded(sample: Sample, limits: Limits) -> Picture:
     """The picture as an upright RGB image; what is transparent becomes white.
 
     Args:
@@ -54,12 +103,12 @@ def decode(sample: Sample, limits: Limits) -> Image.Image:
         SampleTooLargeError: over a limit.
     """
     if isinstance(sample, np.ndarray):
-        return _from_array(sample, limits)
+        return _as_it_is(_from_array(sample, limits))
     if isinstance(sample, tuple):
         raise UndecodableSampleError("got sound where a picture is needed: (pcm, rate) is a recording")
     if isinstance(sample, Image.Image):
         _check_pixels(sample.width, sample.height, limits)
-        return _load(sample)
+        return _as_it_is(_load(sample))
     if isinstance(sample, str | bytes | bytearray | memoryview | os.PathLike) or hasattr(sample, "read"):
         return _from_file(read_bytes(sample, limits), limits)
     raise UndecodableSampleError(
@@ -67,9 +116,29 @@ def decode(sample: Sample, limits: Limits) -> Image.Image:
     )
 
 
-def _from_file(data: bytes, limits: Limits) -> Image.Image:
+def _as_it_is(image: Image.Image) -> Picture:
+    return Picture(image, image.size, lambda: image)
+
+
+def _from_file(data: bytes, limits: Limits) -> Picture:
+    with _opened(data, limits) as image:
+        width, height = image.size
+        image.draft(None, _DRAFT)
+        upright = _load(image)
+    # Which way up is known once it is loaded.
+    turned = (width > height) != (upright.width > upright.height) and width != height
+    return Picture(upright, (height, width) if turned else (width, height), partial(_whole, data, limits, upright))
+
+
+def _whole(data: bytes, limits: Limits, upright: Image.Image) -> Image.Image:
+    with _opened(data, limits) as image:
+        return upright if sorted(image.size) == sorted(upright.size) else _load(image)
+
+
+def _opened(data: bytes, limits: Limits) -> Image.Image:
+    """With its header read, and its size within the limits."""
     try:
-        # Reads the header only; Pillow refuses by itself what is far above our limit.
+        # Pillow refuses by itself what is far above our limit.
         image = Image.open(io.BytesIO(data), formats=_readable())
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise SampleTooLargeError(f"a picture may have {limits.max_pixels:,} pixels: {error}") from error
@@ -78,20 +147,24 @@ def _from_file(data: bytes, limits: Limits) -> Image.Image:
             _missing_reader(data)
             or f"not a picture that can be read, {len(data):,} bytes; send jpeg, png, webp, tiff, gif or bmp"
         ) from error
-    with image:
-        _check_pixels(image.width, image.height, limits)
-        image.draft(None, _DRAFT)
-        return _load(image)
+    _check_pixels(image.width, image.height, limits)
+    return image
 
 
 def _load(image: Image.Image) -> Image.Image:
     try:
-        image.load()
+        # libtiff writes to C's standard error about what is damaged.
+        with quiet.standard_error() if image.format == "TIFF" else contextlib.nullcontext():
+            image.load()
         upright = _UPRIGHT.get(_orientation(image))
         flat = to_srgb(image)
         return flat if upright is None else flat.transpose(upright)
+    except Image.DecompressionBombError as error:
+        raise SampleTooLargeError(f"the picture holds more than its size says: {error}") from error
     except _DAMAGED as error:
-        raise UndecodableSampleError(f"the picture is damaged, cut short or of a mode not read: {error}") from error
+        # What libraries say may hold the address of an object.
+        words = _ADDRESS.sub("", str(error)) or type(error).__name__
+        raise UndecodableSampleError(f"the picture is damaged, cut short or of a mode not read: {words}") from error
 
 
 def _orientation(image: Image.Image) -> int:
@@ -132,6 +205,8 @@ def _readable() -> tuple[str, ...]:
     with contextlib.suppress(ImportError):  # the error for a HEIC file says what to install
         importlib.import_module(_HEIF_PLUGIN).register_heif_opener()
     Image.init()
+    # Without a handler of the application's, Pillow's remarks on damaged files would go to standard error.
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
@@ -139,7 +214,7 @@ def _missing_reader(data: bytes) -> str:
     """What to install for a format that could be read; empty for any other."""
     brand = data[8:12] if data[4:8] == b"ftyp" else b""
     if brand in _HEIF_BRANDS and "HEIF" not in _readable():
-        return "a HEIC photo (iPhone): pip install pillow-heif, or send a jpeg"
+        return "a HEIC photo (iPhone): pip install pillow-heif (the extra media), or send a jpeg"
     if brand in _AVIF_BRANDS and "AVIF" not in _readable():
         return "an AVIF picture, which this Pillow does not read: pip install 'pillow>=11.3', or send a jpeg"
     return ""

@@ -6,7 +6,6 @@ import numpy as np
 import soxr
 
 from uvsdk.arrays import Array, Bool, Float32
-from uvsdk.errors import UndecodableSampleError
 from uvsdk.modality import audio, channels, mel, vad
 from uvsdk.modality.contract import Session
 from uvsdk.modality.voice import SILENCE_DBFS, louder_by
@@ -43,12 +42,12 @@ class Listener:
         """Take a chunk, (n,) or (n, channels).
 
         Raises:
-            UndecodableSampleError: a rate or a kind of numbers that is not read, or values that are not finite.
+            UndecodableSampleError: a rate or a kind of numbers that is not read, or values that are not finite or of
+                another scale.
         """
         audio.check_rate(rate)
         floats = audio.to_float(pcm)
-        if not np.isfinite(floats).all():
-            raise UndecodableSampleError("the chunk holds values that are not finite numbers")
+        audio.checked_peak(floats, "chunk")
         self._heard += len(floats)
         if floats.ndim == 2:
             self._moments = self._moments or channels.Moments(floats.shape[1])

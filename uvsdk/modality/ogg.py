@@ -1,0 +1,91 @@
+"""Ogg (RFC 3533): one file may hold several recordings behind each other, of which decoders read the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from uvsdk.errors import UndecodableSampleError
+from uvsdk.modality import lengths
+
+_MAGIC = b"OggS"
+_FIRST = 2  # the flag of a page that begins a stream
+# How the first packet of a stream begins (each codec's mapping into Ogg).
+_CODECS = {
+    b"\x01vorbis": "vorbis",
+    b"OpusHead": "opus",
+    b"Speex   ": "speex",
+    b"\x7fFLAC": "flac",
+}
+READ = ("vorbis", "opus")
+"""The codecs that libsndfile decodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    place: int
+    end: int
+    flags: int
+    serial: bytes
+    number: int
+    codec: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One recording.
+
+    Args:
+        data: its pages.
+        codec: ``""`` where it is none that is known.
+        complete: whether no page between is missing.
+    """
+
+    data: bytes
+    codec: str
+    complete: bool
+
+
+def links(data: bytes) -> list[Link]:
+    """The recordings in ``data``, in order: of each, the pages of its first stream of sound.
+
+    Raises:
+        UndecodableSampleError: the last page is not whole, or there is none.
+    """
+    groups: list[list[_Page]] = []
+    pages = list(_pages(data))
+    for before, page in zip([None, *pages], pages, strict=False):
+        # Streams that are interleaved all begin before any of them goes on.
+        if before is None or (page.flags & _FIRST and not before.flags & _FIRST):
+            groups.append([])
+        groups[-1].append(page)
+    if not groups:
+        raise UndecodableSampleError("the recording begins like ogg and has no page; send the whole file")
+    return [_link(data, group) for group in groups]
+
+
+def _link(data: bytes, group: list[_Page]) -> Link:
+    first = next((page for page in group if page.codec), group[0])
+    pages = [page for page in group if page.serial == first.serial]
+    complete = all(after.number == before.number + 1 for before, after in pairwise(pages))
+    if pages[0].place == 0 and pages[-1].end == len(data) and len(pages) == len(group):
+        return Link(data, first.codec, complete)
+    return Link(b"".join(data[page.place : page.end] for page in pages), first.codec, complete)
+
+
+def _pages(data: bytes) -> Iterator[_Page]:
+    """Whole pages. Published files often lack the flag that marks the last one, so it is not asked for."""
+    place = data.find(_MAGIC)
+    while place >= 0:
+        table = place + 27
+        count = data[place + 26] if table <= len(data) else 0
+        content = table + count
+        end = content + sum(data[table:content])
+        if table > len(data) or end > len(data):
+            raise lengths.cut_short("its last page is not whole")
+        begins = bool(data[place + 5] & _FIRST)
+        codec = next((name for magic, name in _CODECS.items() if begins and data.startswith(magic, content)), "")
+        number = int.from_bytes(data[place + 18 : place + 22], "little")
+        yield _Page(place, end, data[place + 5], data[place + 14 : place + 18], number, codec)
+        place = end if data.startswith(_MAGIC, end) else data.find(_MAGIC, end)
