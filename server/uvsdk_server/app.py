@@ -12,7 +12,7 @@ from uvsdk_server import monitoring, problems
 from uvsdk_server.base_path import BasePath
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.freshness import ChallengeHeader, Freshness
-from uvsdk_server.limits import Gate
+from uvsdk_server.limits import Bounds, Gate
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.observer import Observer, Unobserved
 from uvsdk_server.routes import attempts, deployment, devices, models, operations, rounds, users, verify
@@ -45,10 +45,17 @@ def create_app(settings: Settings, *, observer: Observer | None = None) -> FastA
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # to an address that is wrong behind a proxy, and devices follow none
-        responses=problems.responses(400, 401, 403, 413, 422, 429, 503, 507),
+        responses=problems.responses(400, 401, 403, 408, 413, 422, 429, 503, 507),
     )
+    app.state.settings = settings
     problems.install(app, log)
-    app.add_middleware(Gate, limit_bytes=settings.body_limit_bytes, metrics=metrics)
+    bounds = Bounds(
+        body_bytes=settings.body_limit_bytes,
+        stall_s=settings.stall_timeout_s,
+        bytes_per_s=settings.slowest_bytes_per_s,
+        handler_s=settings.request_timeout_s,
+    )
+    app.add_middleware(Gate, bounds=bounds, metrics=metrics)
     app.add_middleware(ChallengeHeader, freshness=freshness)
     app.add_middleware(BasePath, prefix=settings.base_path)
     for module in (deployment, devices, users, rounds, models, verify, attempts, operations):

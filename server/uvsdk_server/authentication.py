@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from typing import Annotated
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from fastapi import Depends, Request
+from fastapi.routing import APIRoute
 from sqlalchemy import select
+from starlette.responses import Response
 
 from uvsdk.errors import SealError
 from uvsdk.privacy.request_signing import Claim, Requested, claim_of, verify_request
@@ -148,6 +151,23 @@ async def _require(request: Request, scopes: tuple[str, ...]) -> tokens.Bearer:
     if shown.scopes.isdisjoint(scopes):
         raise Problem(403, "forbidden", f"this needs a token of scope {' or '.join(scopes)}")
     return shown
+
+
+class BearerFirst(APIRoute):
+    """A route whose caller shows a valid token before anything of a body is read.
+
+    FastAPI reads and parses the body before it asks the dependencies; whoever may not call need not have that done.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler, behind the door."""
+        handler = super().get_route_handler()
+
+        async def shown(request: Request) -> Response:
+            await verifier(request)
+            return await handler(request)
+
+        return shown
 
 
 def _unsigned(error: SealError) -> Problem:

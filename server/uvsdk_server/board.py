@@ -24,19 +24,18 @@ class Notice:
 
 
 class Board:
-    """The current :class:`Notice`, and those who wait for another."""
+    """The current :class:`Notice`, and those who wait for another: each device once."""
 
     def __init__(self) -> None:
-        self._changed = asyncio.Condition()
+        self._waiting: dict[str, asyncio.Event] = {}
         self._closing = False
         self.notice = Notice()
 
     async def post(self, notice: Notice) -> None:
         """Replace the notice, and wake everyone where another round, or none, is announced."""
-        async with self._changed:
-            former, self.notice = self.notice, notice
-            if (former.header is None, former.finished) != (notice.header is None, notice.finished):
-                self._changed.notify_all()
+        former, self.notice = self.notice, notice
+        if (former.header is None, former.finished) != (notice.header is None, notice.finished):
+            self._wake()
 
     def strike(self, device_ids: frozenset[str]) -> None:
         """Note devices that have uploaded, or left; nobody needs to be woken for that."""
@@ -44,22 +43,43 @@ class Board:
 
     async def release(self) -> None:
         """Send everyone home: the server is shutting down."""
-        async with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        self._closing = True
+        self._wake()
 
     async def wait(self, device_id: str, after: int, wait_s: float) -> RoundHeader | None:
-        """The header of a round that asks this device, as soon as there is one within ``wait_s`` seconds."""
+        """The header of a round that asks this device, as soon as there is one within ``wait_s`` seconds.
 
-        def settled() -> bool:
-            notice = self.notice
-            return self._closing or notice.finished or notice.for_device(device_id, after) is not None
-
-        async with self._changed:
-            if settled() or wait_s <= 0:
-                return self.notice.for_device(device_id, after)
-            try:
-                await asyncio.wait_for(self._changed.wait_for(settled), wait_s)
-            except TimeoutError:
-                return None
+        A device that asks again while it waits already, over a new connection, ends its former wait: it cannot hold
+        more than one connection so.
+        """
+        former = self._waiting.pop(device_id, None)
+        if former is not None:
+            former.set()
+        if self._is_settled(device_id, after) or wait_s <= 0:
+            return self.notice.for_device(device_id, after)
+        woken = self._waiting[device_id] = asyncio.Event()
+        try:
+            async with asyncio.timeout(wait_s):
+                while not self._is_settled(device_id, after):
+                    await woken.wait()
+                    if self._waiting.get(device_id) is not woken:
+                        return None
+                    woken.clear()
+        except TimeoutError:
+            return None
+        finally:
+            if self._waiting.get(device_id) is woken:
+                del self._waiting[device_id]
         return self.notice.for_device(device_id, after)
+
+    @property
+    def waiting(self) -> int:
+        """Devices that wait."""
+        return len(self._waiting)
+
+    def _is_settled(self, device_id: str, after: int) -> bool:
+        return self._closing or self.notice.finished or self.notice.for_device(device_id, after) is not None
+
+    def _wake(self) -> None:
+        for woken in self._waiting.values():
+            woken.set()

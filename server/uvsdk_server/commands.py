@@ -22,6 +22,7 @@ from uvsdk.cli import Command
 from uvsdk.errors import SettingsError
 from uvsdk_server import tokens
 from uvsdk_server.app import create_app
+from uvsdk_server.connections import Patience, room
 from uvsdk_server.deployment import Deployment, check_pair, open_database
 from uvsdk_server.settings import Settings
 from uvsdk_server.store import counts, ledger, schema
@@ -42,6 +43,12 @@ class Server(uvicorn.Server):
     """
 
     def __init__(self, app: FastAPI, *, host: str, port: int, announce: bool = True) -> None:
+        settings: Settings = app.state.settings
+        patience = Patience(
+            headers_s=settings.headers_timeout_s,
+            bytes_per_s=settings.slowest_bytes_per_s,
+            connections=settings.connections or room(),
+        )
         super().__init__(
             uvicorn.Config(
                 app,
@@ -51,6 +58,8 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=_GRACE_S,
+                http=patience.protocol(),
+                ws="none",
             )
         )
         self._app = app

@@ -9,6 +9,7 @@ import secrets
 import time
 import tomllib
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +33,7 @@ from uvsdk_server.models import Models, forget_cohorts, served
 from uvsdk_server.monitoring import Log, Metrics
 from uvsdk_server.observer import Observer
 from uvsdk_server.people import People
+from uvsdk_server.readiness import Readiness
 from uvsdk_server.rounds import Rounds
 from uvsdk_server.settings import Settings
 from uvsdk_server.store import ledger, removals, schema
@@ -64,12 +66,15 @@ class Deployment:
     uploads: Uploads
     verifier: Verifier
     registrations: Allowance
+    wrong_tokens: Allowance
+    readiness: Readiness
     freshness: Freshness
     authorities: Authorities
     now: Clock
     metrics: Metrics
     log: Log
     _driving: asyncio.Task[None] | None = None
+    _looking: asyncio.Task[None] | None = None
     _lock: int = -1
 
     @classmethod
@@ -101,6 +106,8 @@ class Deployment:
             os.close(lock)
             raise
         self._lock = lock
+        await self.readiness.look()
+        self._looking = asyncio.create_task(self.readiness.run(), name="readiness")
         self._driving = asyncio.create_task(self.driver.run(), name="rounds")
         self._driving.add_done_callback(self._report_end)
         return self
@@ -170,6 +177,7 @@ class Deployment:
                 metrics,
                 limit_bytes=settings.upload_limit_bytes,
                 concurrent=settings.concurrent_uploads,
+                slowest_bytes_per_s=settings.slowest_bytes_per_s,
             ),
             verifier=Verifier(
                 models,
@@ -182,6 +190,8 @@ class Deployment:
                 presentation_detector=settings.presentation_detector,
             ),
             registrations=Allowance(settings.registrations_per_minute),
+            wrong_tokens=Allowance(settings.wrong_tokens_per_minute, "registrations without a valid token"),
+            readiness=Readiness(partial(_look, database, models)),
             freshness=freshness,
             authorities=Authorities(settings.authorities, settings.host),
             now=NotBefore(),
@@ -191,9 +201,10 @@ class Deployment:
 
     async def close(self) -> None:
         """Stop moving rounds on and let go of everything; what was accepted is durable already."""
-        if self._driving is not None:
-            self._driving.cancel()
-            await asyncio.gather(self._driving, return_exceptions=True)
+        for task in (self._driving, self._looking):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         await self.verifier.close()
         await self.database.close()
         os.close(self._lock)
@@ -212,6 +223,12 @@ class Deployment:
     def driving(self) -> bool:
         """Whether rounds are being moved on."""
         return self._driving is not None and not self._driving.done()
+
+
+async def _look(database: Database, models: Models) -> None:
+    """Raises where the database takes no writes, or the model does not load."""
+    await database.ping()
+    await asyncio.to_thread(models.current.session)
 
 
 def open_database(settings: Settings) -> Database:

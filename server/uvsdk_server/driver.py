@@ -187,6 +187,8 @@ class Driver:
                 else:
                     await ledger.insert_cohort(connection, row.round_id, members)
                     await ledger.change_round(connection, row.round_id, "selected", cohort=len(members), quorum=quorum)
+            if refused:
+                self._log.warning("admissions refused", round_id=row.round_id, count=len(refused))
             self._drafts.settle()
             self._training.state = state
             self._blobs.remove(deployment.algorithm_blob)
@@ -196,6 +198,7 @@ class Driver:
         deadline = time.time() + self._training.config.deadline_s
         async with self._database.write() as connection:
             await ledger.change_round(connection, row.round_id, "collecting", deadline=deadline)
+        self._rounds.awaited.open(row.round_id)
         self._log.info("round collecting", round_id=row.round_id, cohort=row.cohort, quorum=row.quorum)
 
     async def _close(self, row: ledger.AnyRow) -> float:
@@ -203,13 +206,17 @@ class Driver:
         # Read anew at each look: an upload may be recorded between a look and the notice that follows from it.
         async with self._database.read() as connection:
             outstanding = await ledger.outstanding(connection, row.round_id)
-        outstanding -= self._rounds.excused(row.round_id)
-        await self._rounds.board.post(Notice(self._training.header(row, self._keys), outstanding))
-        remaining_s = self._waits.remaining_s(
-            "deadline", row.round_id, until=row.deadline, longest_s=self._training.config.deadline_s
-        )
-        if outstanding and remaining_s > 0:
-            return remaining_s
+            arrived = await ledger.arrived(connection, row.round_id)
+        awaited, quorum = self._rounds.awaited, arrived >= row.quorum
+        asked = awaited.asked(outstanding, row.round_id)
+        await self._rounds.board.post(Notice(self._training.header(row, self._keys), asked))
+        longest_s = self._training.config.deadline_s
+        remaining_s = self._waits.remaining_s("deadline", row.round_id, until=row.deadline, longest_s=longest_s)
+        until_absent_s = remaining_s - (1 - self._settings.absent_after) * longest_s
+        missing = awaited.waited_for(outstanding, row.round_id, quorum=quorum, absent=until_absent_s <= 0)
+        if missing and remaining_s > 0:
+            return until_absent_s if quorum and until_absent_s > 0 else remaining_s
+        awaited.close(missing, row.round_id)
         async with self._database.write() as connection:
             accepted = len(await ledger.receipts_of(connection, row.round_id))
             if accepted >= row.quorum:

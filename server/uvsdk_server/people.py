@@ -72,6 +72,20 @@ class People:
         self._dimension = dimension
         self._devices_per_user = devices_per_user
 
+    async def expect(self, asked: Registration, now: float) -> bool:
+        """Whether the device is known already; one that is not must show a token that is valid.
+
+        Only reads, for anybody may ask. Raises :class:`Problem` 401, 403.
+        """
+        async with self._database.read() as connection:
+            query = select(devices.c.device_id).where(devices.c.device_id == asked.device_id)
+            if (await connection.execute(query)).first() is not None:
+                return True
+            shown = await tokens.bearer_of(connection, asked.token, now)
+        if "enrol" not in shown.scopes:
+            raise Problem(403, "forbidden", "this is not an enrolment token; ask the operator for one")
+        return False
+
     async def register(self, asked: Registration, now: float) -> bool:
         """Make the device known; false where it already is. Raises :class:`Problem` 401, 403, 409."""
         async with self._database.write() as connection:

@@ -43,6 +43,10 @@ _STATUS: Mapping[type[errors.UvsdkError], tuple[int, str]] = {
 }
 
 
+_BODY: Mapping[int, str] = {408: "too-slow", 413: "too-large"}
+"""What :class:`uvsdk_server.limits.Gate` raises while a body is read."""
+
+
 class Problem(Exception):
     """An answer that is not a success.
 
@@ -160,8 +164,9 @@ def install(app: FastAPI, log: Log) -> None:
 
     async def http(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        if error.status_code == 413:
-            return Problem(413, "too-large", str(error.detail), {"Connection": "close"}).response()
+        if error.status_code in _BODY:
+            close = {"Connection": "close"}  # the rest of the body was not read
+            return Problem(error.status_code, _BODY[error.status_code], str(error.detail), close).response()
         kind = _kebab(re.sub(r"\W+", "", HTTPStatus(error.status_code).phrase.title()))
         return Problem(error.status_code, kind, str(error.detail), error.headers).response()
 

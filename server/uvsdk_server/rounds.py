@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
+from uvsdk.errors import UvsdkError
+from uvsdk_server.awaited import Awaited
 from uvsdk_server.board import Board
 from uvsdk_server.keys import KeyRing
 from uvsdk_server.observer import Observer
@@ -24,6 +28,7 @@ class Rounds:
     """The newest round and the state it acts on, for handlers.
 
     Attributes:
+        awaited: whom the round in progress waits for.
         board: what those who wait for a round are told.
         drafts: blobs that a transaction is about to name; written under ``state_lock``.
         state_lock: held while the algorithm's state changes: by selection, by aggregation, and by a user who leaves.
@@ -42,15 +47,22 @@ class Rounds:
         self.drafts = Drafts(database, blobs)
         self.state_lock = asyncio.Lock()
         self.woken = asyncio.Event()
-        self._excused: dict[int, frozenset[str]] = {}
+        self.awaited = Awaited()
 
     def wake(self) -> None:
         """Something happened that may move a round on."""
         self.woken.set()
 
-    def excused(self, round_id: int) -> frozenset[str]:
-        """Devices that round does not wait for."""
-        return self._excused.get(round_id, frozenset())
+    @contextmanager
+    def asking(self, device_id: str, round_id: int) -> Iterator[None]:
+        """Around the handing out of a task: who cannot have one is not waited for."""
+        try:
+            yield
+        except (Problem, UvsdkError):
+            self.awaited.stall(device_id, round_id)
+            self.wake()
+            raise
+        self.awaited.begin(device_id, round_id)
 
     async def admits(self, device_id: str, round_id: int) -> tuple[ledger.AnyRow, ledger.Receipt | None]:
         """The round a device may upload to, and its receipt where it has. Raises :class:`Problem` 403, 409, 410."""
@@ -98,15 +110,16 @@ class Rounds:
             samples = await ledger.admitted_samples(connection, new.user)
             await ledger.insert_receipt(connection, replace(new, samples=samples))
         self.board.strike(frozenset({new.device_id}))
+        self.awaited.arrive(new.device_id)
         self.wake()
         return None
 
-    def excuse(self, device_id: str, round_id: int) -> None:
-        """Stop waiting for a device whose update was refused; a better one still counts until the round closes.
-
-        Only in memory: a server that is started again waits for it until the deadline, which costs time and no data.
-        """
-        self._excused = {round_id: self._excused.get(round_id, frozenset()) | {device_id}}
+    def excuse(self, device_id: str, round_id: int, *, stalled: bool) -> None:
+        """Stop waiting for a device whose update was refused, or whose upload stalled; a better one still counts."""
+        if stalled:
+            self.awaited.stall(device_id, round_id)
+        else:
+            self.awaited.refuse(device_id, round_id)
         self.wake()
 
     async def remove_user(self, user: str) -> None:
@@ -129,6 +142,7 @@ class Rounds:
                 self.blobs.remove(deployment.algorithm_blob, *uploads)
             await self.database.purge()
             self.board.strike(gone)
+            self.awaited.forget(gone)
         finally:
             self.wake()  # after a failure too: its draft is to be discarded
 

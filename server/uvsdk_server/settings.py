@@ -38,9 +38,20 @@ class Settings(BaseSettings):
             copy of it was restored.
         upload_limit_bytes: largest update; 0 for what this model needs and 1 MiB more.
         body_limit_bytes: largest body of every other request.
-        concurrent_uploads: updates received at once; more are answered 429.
+        concurrent_uploads: updates received at once, one of each device; more are answered 429, unless one of them
+            is slower than ``slowest_bytes_per_s`` and gives way.
+        headers_timeout_s: a connection is closed that has not sent a whole request's headers by then.
+        stall_timeout_s: longest pause within a body.
+        slowest_bytes_per_s: slowest body of a request, and slowest reader of an answer.
+        request_timeout_s: longest time the server works on an answer; an update has no such limit.
+        connections: most connections at once; the oldest that has never sent a request makes room. 0 for what the
+            limit of open files (``ulimit -n``) leaves.
+        absent_after: part of a round's time after which a round that has its quorum does not stay open for members
+            that have not fetched their task.
         devices_per_user: devices that may stand for one user; a further one could replace the user's template.
-        registrations_per_minute: devices that may register in a minute; more are answered 429.
+        registrations_per_minute: devices that may register in a minute with a valid token; more are answered 429.
+        wrong_tokens_per_minute: registrations with a token that is not valid that are answered 401; more are answered
+            429. They take nothing from those whose token is valid.
         signature_window_s: age at which the challenge that devices sign their requests over is replaced; the one
             before it is still accepted, and each request once.
         statement_lifetime_s: how long devices believe what the server signed in the open (its keys, a round) after it
@@ -96,8 +107,15 @@ class Settings(BaseSettings):
     upload_limit_bytes: int = Field(default=0, ge=0)
     body_limit_bytes: int = Field(default=8 << 20, ge=1024)
     concurrent_uploads: int = Field(default=16, ge=1)
+    headers_timeout_s: float = Field(default=10.0, gt=0)
+    stall_timeout_s: float = Field(default=10.0, gt=0)
+    slowest_bytes_per_s: float = Field(default=8192.0, gt=0)
+    request_timeout_s: float = Field(default=300.0, gt=0)
+    connections: int = Field(default=0, ge=0)
+    absent_after: float = Field(default=0.25, gt=0, le=1)
     devices_per_user: int = Field(default=1, ge=1)
     registrations_per_minute: int = Field(default=600, ge=1)
+    wrong_tokens_per_minute: int = Field(default=60, ge=1)
     signature_window_s: float = Field(default=300.0, gt=0)
     statement_lifetime_s: float = Field(default=3600.0, gt=0)
     authorities: Annotated[tuple[str, ...], NoDecode] = Field(default=(), max_length=authorities.LIMIT)

@@ -35,6 +35,8 @@ SERVER_SENDER = "server"
 
 _OPTIMISER = "optimiser-state"
 _HASH_BYTES = 32
+_MOST_INSTANCES, _MOST_CLASSES, _LONGEST_NAME = 10_000, 1_000, 200
+"""What one admission may hold: each class is a row that the server keeps and every device may be sent."""
 
 
 class Training:
@@ -101,7 +103,7 @@ class Training:
         for admission in admissions:
             try:
                 state = self.algorithm.admit(state, admission, self.settings, rng)
-            except UpdateRejectedError:
+            except Exception:  # noqa: BLE001 - whatever one device sent, it must not stop the rounds of the others
                 refused.add(admission.user)
         if start:
             state = self.algorithm.start(state, self.settings, rng)
@@ -124,6 +126,14 @@ class Training:
         ]
         if unasked:
             raise UpdateRejectedError(f"this deployment asks for no {' or '.join(unasked)}; send none")
+        if len(admission.person) > _LONGEST_NAME or len(admission.instances) > _MOST_INSTANCES:
+            raise UpdateRejectedError(
+                f"a link of at most {_LONGEST_NAME} characters and {_MOST_INSTANCES} instances are taken of one device"
+            )
+        if len(admission.classes) > _MOST_CLASSES or any(len(name) > _LONGEST_NAME for name in admission.classes):
+            raise UpdateRejectedError(
+                f"at most {_MOST_CLASSES} classes with names of at most {_LONGEST_NAME} characters are taken"
+            )
         if admission.instances.ndim != 2 or admission.instances.shape[1] != _HASH_BYTES:
             raise UpdateRejectedError(
                 f"instances have shape {admission.instances.shape}, expected rows of {_HASH_BYTES} bytes"

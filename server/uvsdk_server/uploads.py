@@ -1,14 +1,16 @@
 """Updates as they arrive: streamed to the disk, checked there, durable before they are acknowledged.
 
-Order matters. What costs nothing comes first (is the device in the cohort, is the round open), then what costs
-reading (binding, signature), then what costs opening (every chunk, every guard of SPEC 1.7), then the disk, then
-the row; only after the row is committed does the device hear that its update is safe.
+Order matters. What costs nothing comes first (is the device in the cohort, is the round open), then one of a few slots,
+of which a device has one at a time and which a device that hardly sends loses to one that does, then what costs reading
+(binding, signature), then what costs opening (every chunk, every guard of SPEC 1.7), then the disk, then the row; only
+after the row is committed does the device hear that its update is safe.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from uvsdk.errors import UpdateRejectedError, UvsdkError, WireError
+from uvsdk.errors import UvsdkError
 from uvsdk.federation.aggregation import CHUNK_PARAMETERS
 from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.guards import DeltaCheck, check_samples
@@ -36,6 +38,10 @@ from uvsdk_server.store.blobs import Blobs
 
 _HEAD_ALLOWANCE: Final = 1 << 20
 _WRITE_BYTES: Final = 1 << 20
+_HEAD_START_S: Final = 1.0
+_TOO_SLOW: Final = 408
+_NOT_ITS_DOING: Final = frozenset({410, 429})
+"""Refusals that say nothing of the update: the round has closed, the server is busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +57,25 @@ class Checked:
 class Uploads:
     """The way of an update from the socket to the database."""
 
-    def __init__(self, rounds: Rounds, blobs: Blobs, metrics: Metrics, *, limit_bytes: int, concurrent: int) -> None:
+    def __init__(
+        self,
+        rounds: Rounds,
+        blobs: Blobs,
+        metrics: Metrics,
+        *,
+        limit_bytes: int,
+        concurrent: int,
+        slowest_bytes_per_s: float,
+    ) -> None:
         """``limit_bytes`` 0 takes what the deployment's model needs, and 1 MiB more for the head."""
         self._rounds = rounds
         self._training = rounds.training
         self._blobs = blobs
         self._metrics = metrics
         self._concurrent = concurrent
-        self._receiving = 0
+        self._slowest = slowest_bytes_per_s
+        self._receiving: dict[str, _Receiving] = {}
+        self._present: Counter[str] = Counter()
         self._devices: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         parameters = rounds.training.parameters
         chunks = -(-parameters // CHUNK_PARAMETERS) + 1
@@ -80,10 +97,11 @@ class Uploads:
         """
         start = time.perf_counter()
         try:
-            # One at a time for each device, so that a retry that overtakes its original cannot remove its file.
-            with self._slot():
+            with self._presence(device.device_id):
+                row, former = await self._rounds.admits(device.device_id, round_id)
+                # One at a time for each device, so that a retry that overtakes its original cannot remove its file.
                 async with self._devices.setdefault(device.device_id, asyncio.Lock()):
-                    new = await self._receive(device, round_id, body, check_body)
+                    new = await self._receive(device, row, former, body, check_body)
         except (Problem, UvsdkError) as error:
             self._metrics.uploads.labels(problems.of(error).kind).inc()
             raise
@@ -92,24 +110,46 @@ class Uploads:
         return new
 
     async def _receive(
-        self, device: Device, round_id: int, body: AsyncIterator[bytes], check_body: Callable[[bytes], None]
+        self,
+        device: Device,
+        row: ledger.AnyRow,
+        former: ledger.Receipt | None,
+        body: AsyncIterator[bytes],
+        check_body: Callable[[bytes], None],
     ) -> bool:
-        row, former = await self._rounds.admits(device.device_id, round_id)
+        round_id = int(row.round_id)
+        try:
+            with self._slot(device.device_id) as slot:
+                if former is None:
+                    self._rounds.awaited.begin(device.device_id, round_id)
+                return await self._take(device, row, former, slot, body, check_body)
+        except (Problem, UvsdkError) as error:
+            # The device has signed what it sent: it has said what it has to say, and the others need not wait for it.
+            problem = problems.of(error)
+            if former is None and problem.status < 500 and problem.status not in _NOT_ITS_DOING:
+                self._rounds.excuse(device.device_id, round_id, stalled=problem.status == _TOO_SLOW)
+            raise
+
+    async def _take(
+        self,
+        device: Device,
+        row: ledger.AnyRow,
+        former: ledger.Receipt | None,
+        slot: _Receiving,
+        body: AsyncIterator[bytes],
+        check_body: Callable[[bytes], None],
+    ) -> bool:
+        round_id = int(row.round_id)
         temporary = self._blobs.temporary()
         try:
-            digests = await self._stream(body, temporary)
+            digests = await self._stream(slot.counting(body), temporary)
             check_body(digests.whole)
             expected = self._training.expected_in_round("update", row)
             nonce = await asyncio.to_thread(_identify, temporary, digests, device, expected)
             if former is not None:
                 return _repeated(former, nonce, digests.whole.hex())
             check_collecting(row)
-            try:
-                checked = await asyncio.to_thread(self._check, temporary, digests, device, row)
-            except (WireError, UpdateRejectedError):
-                # Signed by the device itself: it has said what it has to say, and the others need not wait for it.
-                self._rounds.excuse(device.device_id, round_id)
-                raise
+            checked = await asyncio.to_thread(self._check, temporary, digests, device, row)
             await asyncio.to_thread(self._blobs.keep, temporary, checked.digest)
         finally:
             temporary.unlink(missing_ok=True)
@@ -191,19 +231,86 @@ class Uploads:
         self._training.check_payload(head.payload.tobytes(), device.user)
 
     @contextmanager
-    def _slot(self) -> Iterator[None]:
-        if self._receiving >= self._concurrent:
-            raise Problem(
-                429,
-                "too-many-uploads",
-                f"{self._receiving} uploads are being received; try again",
-                {"Retry-After": "1"},
-            )
-        self._receiving += 1
+    def _presence(self, device_id: str) -> Iterator[None]:
+        """Count the uploads of one device: one that is received, and one that waits to take its place; no third."""
+        if self._present[device_id] > 1:
+            raise _occupied(2)
+        self._present[device_id] += 1
         try:
             yield
         finally:
-            self._receiving -= 1
+            self._present[device_id] -= 1
+            if not self._present[device_id]:
+                del self._present[device_id]
+
+    @contextmanager
+    def _slot(self, device_id: str) -> Iterator[_Receiving]:
+        """One of the places, taken over from whoever sends slowest where there is none free and someone is too slow."""
+        if len(self._receiving) >= self._concurrent:
+            slow = [item for item in self._receiving.items() if item[1].lags(self._slowest)]
+            if not slow:
+                raise _occupied(len(self._receiving))
+            former, idle = min(slow, key=lambda item: item[1].rate)
+            del self._receiving[former]
+            idle.give_way()
+        mine = self._receiving[device_id] = _Receiving()
+        try:
+            yield mine
+        finally:
+            if self._receiving.get(device_id) is mine:
+                del self._receiving[device_id]
+
+
+class _Receiving:
+    """One body on its way in."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._bytes = 0
+        self._complete = False
+        self._way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second so far."""
+        return self._bytes / max(time.monotonic() - self._began, 1e-9)
+
+    def lags(self, slowest_bytes_per_s: float) -> bool:
+        """Whether it has been too slow for a second or more."""
+        waited_s = time.monotonic() - self._began
+        return not self._complete and waited_s > _HEAD_START_S and self._bytes < waited_s * slowest_bytes_per_s
+
+    def give_way(self) -> None:
+        """Let :meth:`counting` raise :class:`Problem` 408."""
+        if not self._way.done():
+            self._way.set_result(None)
+
+    async def counting(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The pieces of ``body``, counted."""
+        pieces = aiter(body)
+        while True:
+            following = asyncio.ensure_future(anext(pieces, None))
+            try:
+                await asyncio.wait((following, self._way), return_when=asyncio.FIRST_COMPLETED)
+                if not following.done():
+                    raise Problem(
+                        408,
+                        "too-slow",
+                        "the update came so slowly that it gave way to another; send it again",
+                        {"Connection": "close", "Retry-After": "1"},
+                    )
+            finally:
+                following.cancel()
+            piece = following.result()
+            if piece is None:
+                self._complete = True
+                return
+            self._bytes += len(piece)
+            yield piece
+
+
+def _occupied(uploads: int) -> Problem:
+    return Problem(429, "too-many-uploads", f"{uploads} uploads are being received; try again", {"Retry-After": "1"})
 
 
 def _identify(path: Path, digests: Digests, device: Device, expected: envelopes.Expected) -> str:

@@ -113,7 +113,7 @@ def test_registrations_are_limited(tmp_path: Path) -> None:
 
 
 def test_uploads_at_once_are_limited(tmp_path: Path) -> None:
-    with harness.serving(tmp_path, settings={"concurrent_uploads": 1}) as server:
+    with harness.serving(tmp_path, settings={"concurrent_uploads": 1, "slowest_bytes_per_s": 1}) as server:
         devices = harness.devices_of(server, 3)
         header = devices[0].wait()
         assert header is not None

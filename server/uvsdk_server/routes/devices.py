@@ -54,14 +54,24 @@ class DeviceAnswer(BaseModel):
 async def post_device(served: Served, request: Request, response: Response, body: DeviceRequest) -> DeviceAnswer:
     """Register a device. The request is signed with the very key it hands in, under the key id ``new``."""
     now = served.now()
-    served.registrations.take(now)
     claim = fresh_claim(request)
     if claim.key_id != NEW_DEVICE:
         raise Problem(401, "bad-signature", f"a registration is signed under the key id {NEW_DEVICE!r}")
     key = Ed25519PublicKey.from_public_bytes(body.signing_key)
     verify_signature(request, key, hashlib.sha256(await request.body()).digest())
     registration = Registration(body.token, body.user, body.signing_key, body.sealing_key)
-    if not await served.people.register(registration, now):
+    try:
+        if not await served.people.expect(registration, now):
+            served.registrations.check(now)
+        new = await served.people.register(registration, now)
+    except Problem as error:
+        # Whoever shows no valid token uses up what is left to those who show none, and nothing else.
+        if error.status in (401, 403):
+            served.wrong_tokens.take(now)
+        raise
+    if new:
+        served.registrations.count()
+    else:
         response.status_code = 200
     # Only now: whoever has no token must not fill the memory.
     served.freshness.spend(claim, registration.device_id)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from uvsdk_server import problems
@@ -34,12 +32,12 @@ async def get_health() -> Health:
 
 @router.get("/readyz", responses=problems.responses(503))
 async def get_readiness(served: Served) -> Health:
-    """The database takes writes, the model is loaded, and rounds are being moved on."""
-    try:
-        await served.database.ping()
-        await asyncio.to_thread(served.models.current.session)
-    except (OSError, SQLAlchemyError) as error:
-        raise Problem(503, "not-ready", "the database takes no writes; is the disk full?") from error
+    """The database takes writes, the model is loaded, and rounds are being moved on.
+
+    Tells what the server found by itself a moment ago: anybody may ask, as often as they like.
+    """
+    if not served.readiness.takes_writes:
+        raise Problem(503, "not-ready", "the database takes no writes; is the disk full?")
     if served.driver.stalled:
         detail = f"rounds are stalled by {served.driver.stalled} and tried again; the log says where"
         raise Problem(503, "not-ready", detail)

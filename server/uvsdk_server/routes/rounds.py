@@ -82,7 +82,8 @@ async def get_task(served: Served, device: SignedDevice, round_id: RoundId) -> R
     Answered 409 ``request-needed`` where a device says first what it asks for.
     """
     row = await _collecting(served, device, round_id)
-    return _sealed(await asyncio.to_thread(served.training.task, device, row, served.keys))
+    with served.rounds.asking(device.device_id, round_id):
+        return _sealed(await asyncio.to_thread(served.training.task, device, row, served.keys))
 
 
 @router.get("/v1/rounds/{round_id}/invitation", response_class=Response, responses=problems.responses(409, 410))
@@ -92,7 +93,8 @@ async def get_invitation(served: Served, device: SignedDevice, round_id: RoundId
     Answered 409 ``nothing-to-request`` where a device chooses nothing.
     """
     header = served.training.header(await _collecting(served, device, round_id), served.keys)
-    return _sealed(await asyncio.to_thread(served.training.invitation, device, header, served.keys))
+    with served.rounds.asking(device.device_id, round_id):
+        return _sealed(await asyncio.to_thread(served.training.invitation, device, header, served.keys))
 
 
 @router.post("/v1/rounds/{round_id}/task", response_class=Response, responses=problems.responses(404, 409, 410))
@@ -104,12 +106,13 @@ async def post_task(served: Served, device: SignedDevice, request: Request, roun
     """
     row = await _collecting(served, device, round_id)
     expected = served.training.expected_in_round("request", row)
-    asked = unpack(messages.Request, envelopes.open_single(await request.body(), device, expected, served.keys))
-    if (asked.round_id, asked.algorithm) != (round_id, served.training.config.algorithm):
-        raise Problem(409, "wrong-round", "the request inside the seal is of another round than the seal")
-    body = asked.body.tobytes()
-    task = await asyncio.to_thread(served.training.task, device, row, served.keys, body)
-    await served.rounds.settle_request(device.device_id, round_id, body)
+    with served.rounds.asking(device.device_id, round_id):
+        asked = unpack(messages.Request, envelopes.open_single(await request.body(), device, expected, served.keys))
+        if (asked.round_id, asked.algorithm) != (round_id, served.training.config.algorithm):
+            raise Problem(409, "wrong-round", "the request inside the seal is of another round than the seal")
+        body = asked.body.tobytes()
+        task = await asyncio.to_thread(served.training.task, device, row, served.keys, body)
+        await served.rounds.settle_request(device.device_id, round_id, body)
     return _sealed(task)
 
 

@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from uvsdk.modality import FacesRule
 from uvsdk.scoring import Decision, Presentation, QualityPolicy, Scale
 from uvsdk_server import problems
-from uvsdk_server.authentication import Caller, Served
+from uvsdk_server.authentication import BearerFirst, Caller, Served
 from uvsdk_server.problems import Problem
 from uvsdk_server.routes.devices import UserId
 from uvsdk_server.verification import Probe
 
-router = APIRouter(tags=["verify"])
+router = APIRouter(tags=["verify"], route_class=BearerFirst)
 
 _EXAMPLE_USER = "3f" * 32
 

@@ -151,6 +151,12 @@ async def outstanding(connection: AsyncConnection, round_id: int) -> frozenset[s
     return await cohort_of(connection, round_id) - frozenset((await connection.execute(done)).scalars())
 
 
+async def arrived(connection: AsyncConnection, round_id: int) -> int:
+    """How many updates of a round were accepted so far."""
+    query = select(func.count()).select_from(uploads).where(uploads.c.round_id == round_id)
+    return int((await connection.execute(query)).scalar_one())
+
+
 async def receipts_of(connection: AsyncConnection, round_id: int) -> tuple[Receipt, ...]:
     """Accepted updates of a round in the order in which they are summed: by user, then device."""
     query = select(uploads).where(uploads.c.round_id == round_id).order_by(uploads.c.user, uploads.c.device_id)
