@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from uvsdk.errors import ExchangedBundleError, StoreError
+from uvsdk.errors import ExchangedBundleError, StoreError, UnknownUserError
 
 if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
@@ -51,9 +51,31 @@ def check_model(store: EncryptedStore, bundle: Bundle) -> bool:
     known = accepted_models(store, bundle.manifest.modality)
     if any(item.digest == bundle.digest for item in known):
         return True
-    if known and bundle.signed_by is None:
-        raise ExchangedBundleError(_refusal(bundle, known[-1]))
+    if bundle.signed_by is None:
+        if known:
+            raise ExchangedBundleError(_refusal(bundle, known[-1]))
+        _check_templates(store, bundle)
     return False
+
+
+def _check_templates(store: EncryptedStore, bundle: Bundle) -> None:
+    """Whoever removes the record does not make the next bundle the first: the templates name their calibration too."""
+    found = "" if bundle.calibration is None else bundle.calibration.digest
+    for user_id in store.users():
+        try:
+            template = store.template(user_id)
+        except UnknownUserError:  # deleted meanwhile
+            continue
+        named = "" if template.threshold is None else template.threshold.calibration
+        other = (template.model_version, named) != (bundle.version, found)
+        if template.modality == bundle.manifest.modality and named and other:
+            raise ExchangedBundleError(
+                f"people in this store were enrolled with the model {template.model_version[:12]} and its calibration "
+                f"{named[:12]}, this bundle has {bundle.version[:12]} and {found[:12] or 'none'}. Use the bundle "
+                "they were "
+                "enrolled with; if the new one is meant, look at it (uvsdk bundle show) and accept it: uvsdk store "
+                "--accept-model BUNDLE, or store.accept_model(bundle)"
+            )
 
 
 def accept_model(store: EncryptedStore, bundle: Bundle) -> None:

@@ -374,6 +374,21 @@ def test_a_store_notices_after_it_was_opened_again_and_while_it_runs(
         Runtime(again, forged)
 
 
+def test_removing_the_record_makes_no_other_bundle_the_first(
+    store: EncryptedStore, genuine: Bundle, forged: Bundle, identity_bundle: MakeBundle
+) -> None:
+    enroll("ana", ANA, model=genuine, store=store)
+    (record,) = (store.folder / "shared").glob("accepted*")
+    record.unlink()
+    for model in (forged, identity_bundle(FORGED, name="newer"), genuine.with_calibration(None)):
+        with pytest.raises(ExchangedBundleError, match="people in this store were enrolled with"):
+            Runtime(store, model)
+        with pytest.raises(ExchangedBundleError):
+            enroll("eve", [STRANGER] * 3, model=model, store=store)
+    assert Runtime(store, genuine).verify("ana", b"1 0 0").accepted
+    assert record.exists()
+
+
 def test_what_a_trusted_publisher_signed_needs_no_other_word(
     store: EncryptedStore, genuine: Bundle, forged: Bundle
 ) -> None:
