@@ -21,15 +21,22 @@ from uvsdk.federation import clipping
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.privacy.bundle_signing import read_public_key
 from uvsdk.privacy.statements import Validity
-from uvsdk.scoring.record import restored, stored
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.authorities import Authorities
 from uvsdk_server.clocks import Clock, NotBefore
 from uvsdk_server.driver import Driver
 from uvsdk_server.freshness import Freshness
-from uvsdk_server.keys import KeyFolder, KeyRing
+from uvsdk_server.keys import AtRest, KeyFolder, KeyRing
 from uvsdk_server.limits import Allowance
-from uvsdk_server.models import Models, forget_cohorts, served
+from uvsdk_server.models import (
+    Models,
+    opened_base,
+    opened_calibration,
+    sealed_base,
+    sealed_calibration,
+    served,
+    take_over,
+)
 from uvsdk_server.monitoring import Log, Metrics
 from uvsdk_server.observer import Observer
 from uvsdk_server.people import People
@@ -99,7 +106,7 @@ class Deployment:
         try:
             # Again, now that no other server of this folder can start.
             state = judge(settings.data, await look(url))
-            await _pair(settings.data, database, state, founding)
+            await _pair(settings.data, database, state, founding, log)
             self = await cls._assemble(settings, database, watcher, metrics, log, freshness)
         except BaseException:
             await database.close()
@@ -125,14 +132,11 @@ class Deployment:
         files = KeyFolder(settings.data / "keys")
         keys = await KeyRing.open(files, database, time.time())
         blobs = Blobs(settings.data / "blobs")
-        forgotten = await forget_cohorts(database, blobs)
-        if forgotten:
-            log.warning("removed people's embeddings from stored calibrations", models=forgotten)
         config = await _settle_config(settings, database, log)
         async with database.read() as connection:
             row = await ledger.deployment_row(connection)
         assert row is not None
-        current, start_norm, round_id = await _current_bundle(database, blobs, row)
+        current, start_norm, round_id = await _current_bundle(database, blobs, row, files.at_rest)
         training = Training(
             config,
             int(row.seed),
@@ -152,6 +156,7 @@ class Deployment:
             round_id,
             deployment=config.deployment,
             signing_key=keys.signing,
+            at_rest=files.at_rest,
         )
         people = People(
             database,
@@ -314,7 +319,7 @@ class _Founding:
         return cls(config, bundle)
 
 
-async def _pair(data: Path, database: Database, state: State, founding: _Founding | None) -> None:
+async def _pair(data: Path, database: Database, state: State, founding: _Founding | None, log: Log) -> None:
     """Bring the tables up, and see to it that folder and database have one id. A first start fills both.
 
     Wherever it is killed, the next start goes on: the file is written before the keys, those before the row, and the
@@ -338,6 +343,9 @@ async def _pair(data: Path, database: Database, state: State, founding: _Foundin
                 known = (await connection.execute(select(schema.users.c.user))).scalars().all()
             for user in known:
                 await asyncio.to_thread(files.make_user, user)
+            cohorts = await take_over(database, Blobs(data / "blobs"), files.at_rest)
+            if cohorts:
+                log.warning("removed people's embeddings (a cohort) from stored calibrations", models=cohorts)
             async with database.write() as connection:
                 await ledger.pair_with(connection, pair.deployment_id, files.signing.public_key().public_bytes_raw())
     if not pair.complete:
@@ -359,12 +367,12 @@ async def _found(pair: Pair, founding: _Founding, database: Database, blobs: Blo
     )
     calibration = bundle.calibration
     values = {
-        "base_blob": blobs.write(bundle.with_calibration(None).to_bytes()),
+        "base_blob": blobs.write(sealed_base(bundle, files.at_rest)),
         "algorithm_blob": blobs.write(training.seal_state(training.state)),
         "optimiser_blob": blobs.write(training.seal_optimiser(training.optimiser)),
     }
     theta_blob = blobs.write_array(bundle.theta)
-    calibration_blob = None if calibration is None else blobs.write(stored(calibration))
+    calibration_blob = None if calibration is None else blobs.write(sealed_calibration(calibration, files.at_rest))
     async with database.write() as connection:
         await connection.execute(
             insert(schema.deployment).values(
@@ -437,20 +445,21 @@ async def _settle_config(settings: Settings, database: Database, log: Log) -> Tr
     return config
 
 
-async def _current_bundle(database: Database, blobs: Blobs, deployment: Any) -> tuple[Bundle, float, int]:
+async def _current_bundle(
+    database: Database, blobs: Blobs, deployment: Any, at_rest: AtRest
+) -> tuple[Bundle, float, int]:
     """The current model with its calibration, the norm of what training started from, and the round that made it."""
     query = select(schema.models).where(schema.models.c.model_version == deployment.model_version)
     async with database.read() as connection:
         row = (await connection.execute(query)).one()
-    bundle = Bundle.from_bytes(blobs.read(deployment.base_blob))
+    bundle = opened_base(blobs.read(deployment.base_blob), at_rest)
     start_norm = clipping.of_start(bundle.theta)
     if bundle.version != row.model_version:
         bundle = bundle.with_theta(blobs.read_array(row.theta_blob))
     if bundle.version != row.model_version:
         raise StoreError("the stored parameters do not give the model version on record; restore from a backup")
     if row.calibration_blob is not None:
-        kept = restored(
-            blobs.read(row.calibration_blob), model_version=bundle.version, source=row.calibration_source or ""
-        )
+        sealed, source = blobs.read(row.calibration_blob), row.calibration_source or ""
+        kept = opened_calibration(sealed, at_rest, model_version=bundle.version, source=source)
         bundle = bundle.with_calibration(kept)
     return bundle, start_norm, row.round_id

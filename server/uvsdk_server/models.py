@@ -17,16 +17,20 @@ from sqlalchemy import delete, select, update
 
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
-from uvsdk.errors import BundleError
+from uvsdk.errors import BundleError, StoreError
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.plausibility import check
 from uvsdk.scoring.record import restored, stored
+from uvsdk_server.keys import AtRest
 from uvsdk_server.problems import Problem
 from uvsdk_server.store import ledger
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.ledger import AnyRow
-from uvsdk_server.store.schema import models
+from uvsdk_server.store.schema import deployment, models
+
+_BASE: Final = "model/base"
+_CALIBRATION: Final = "model/calibration/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,12 @@ class Models:
         *,
         deployment: str,
         signing_key: Ed25519PrivateKey,
+        at_rest: AtRest,
     ) -> None:
         """``current`` carries its calibration, where it has one; ``round_id`` is the round that made it."""
         self._deployment = deployment
         self._signing_key = signing_key
+        self._at_rest = at_rest
         self._database = database
         self._blobs = blobs
         self._cache: Final = cache
@@ -95,7 +101,7 @@ class Models:
             check(calibration)
         except BundleError as error:
             raise Problem(422, "invalid-request", str(error)) from error
-        blob = await asyncio.to_thread(self._blobs.write, stored(calibration))
+        blob = await asyncio.to_thread(self._blobs.write, sealed_calibration(calibration, self._at_rest))
         async with self._database.write() as connection:
             await connection.execute(
                 update(models)
@@ -145,9 +151,11 @@ class Models:
         if row.model_version != bundle.version:
             bundle = bundle.with_theta(self._blobs.read_array(row.theta_blob))
         if row.calibration_blob is not None and bundle.calibration is None:
-            kept = self._blobs.read(row.calibration_blob)
+            sealed = self._blobs.read(row.calibration_blob)
             source = row.calibration_source or ""
-            bundle = bundle.with_calibration(restored(kept, model_version=bundle.version, source=source))
+            bundle = bundle.with_calibration(
+                opened_calibration(sealed, self._at_rest, model_version=bundle.version, source=source)
+            )
         served(bundle).signed(self._signing_key, issuer=self._deployment).save(path)
 
 
@@ -156,23 +164,63 @@ def served(bundle: Bundle) -> Bundle:
     return bundle.without_cohort()
 
 
-async def forget_cohorts(database: Database, blobs: Blobs) -> int:
-    """Rewrite every stored calibration that holds a cohort, and give their number.
+def sealed_base(bundle: Bundle, at_rest: AtRest) -> bytes:
+    """Graphs, preprocessing and detector as they are kept: whoever can write the folder or the database and does not
+    have the key can exchange none of it, nor a calibration."""
+    return at_rest.seal(bundle.with_calibration(None).to_bytes(), _BASE)
 
-    An older version kept what the model of the first start brought along.
+
+def opened_base(data: bytes, at_rest: AtRest) -> Bundle:
+    """The inverse of :func:`sealed_base`. Raises :class:`StoreError` where it was sealed by nobody here."""
+    return Bundle.from_bytes(at_rest.open(data, _BASE))
+
+
+def sealed_calibration(calibration: Calibration, at_rest: AtRest) -> bytes:
+    """A calibration as it is kept: bound to its model version."""
+    return at_rest.seal(stored(calibration), f"{_CALIBRATION}{calibration.model_version}")
+
+
+def opened_calibration(data: bytes, at_rest: AtRest, *, model_version: str, source: str) -> Calibration:
+    """The inverse of :func:`sealed_calibration`. Raises :class:`StoreError`, :class:`BundleError`."""
+    kept = at_rest.open(data, f"{_CALIBRATION}{model_version}")
+    return restored(kept, model_version=model_version, source=source)
+
+
+async def take_over(database: Database, blobs: Blobs, at_rest: AtRest) -> int:
+    """Seal what an earlier version kept in clear, without the cohorts it kept with it; gives how many there were.
+
+    Killed anywhere, it goes on at the next start.
     """
+    cohorts = 0
     async with database.read() as connection:
+        base = (await connection.execute(select(deployment.c.base_blob))).scalar_one()
         rows = (await connection.execute(select(models).where(models.c.calibration_blob.is_not(None)))).all()
-    forgotten = 0
+    data = await asyncio.to_thread(blobs.read, base)
+    if not _opens(data, at_rest, _BASE):
+        blob = await asyncio.to_thread(blobs.write, sealed_base(Bundle.from_bytes(data), at_rest))
+        async with database.write() as connection:
+            await connection.execute(update(deployment).values(base_blob=blob))
+            await ledger.order_blobs(connection, base)
+        await asyncio.to_thread(blobs.remove, base)
     for row in rows:
-        kept = await asyncio.to_thread(blobs.read, row.calibration_blob)
-        calibration = restored(kept, model_version=row.model_version, source=row.calibration_source or "")
-        if calibration.cohort is None:
+        data = await asyncio.to_thread(blobs.read, row.calibration_blob)
+        if _opens(data, at_rest, f"{_CALIBRATION}{row.model_version}"):
             continue
-        blob = await asyncio.to_thread(blobs.write, stored(calibration.without_cohort()))
+        calibration = restored(data, model_version=row.model_version, source=row.calibration_source or "")
+        cohorts += calibration.cohort is not None
+        sealed = sealed_calibration(calibration.without_cohort(), at_rest)
+        blob = await asyncio.to_thread(blobs.write, sealed)
         async with database.write() as connection:
             changed = update(models).where(models.c.model_version == row.model_version)
             await connection.execute(changed.values(calibration_blob=blob))
+            await ledger.order_blobs(connection, row.calibration_blob)
         await asyncio.to_thread(blobs.remove, row.calibration_blob)
-        forgotten += 1
-    return forgotten
+    return cohorts
+
+
+def _opens(data: bytes, at_rest: AtRest, purpose: str) -> bool:
+    try:
+        at_rest.open(data, purpose)
+    except StoreError:
+        return False
+    return True

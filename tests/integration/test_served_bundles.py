@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -93,26 +94,46 @@ def test_no_embedding_of_the_calibration_is_served_or_kept(
     assert "left out of what is served" in capsys.readouterr().err
 
 
-def test_a_folder_of_an_earlier_version_forgets_them(tmp_path: Path) -> None:
-    model, cohort = with_people()
-    running = RunningServer(tmp_path / "server", model=model)
+def blob(running: RunningServer, data: bytes) -> str:
+    """A file as whoever can write the folder would make it: under the name that its content has."""
+    name = hashlib.sha256(data).hexdigest()
+    (running.data / "blobs" / name).write_bytes(data)
+    return name
+
+
+def run_sql(running: RunningServer, statement: str, *values: str) -> None:
+    with contextlib.closing(sqlite3.connect(running.data / "server.sqlite3")) as database, database:
+        database.execute(statement, values)
+
+
+def stopped(folder: Path, model: Bundle = DIGITS) -> RunningServer:
+    """A server that has made its folder."""
+    running = RunningServer(folder, model=model)
     running.start()
     running.stop()
+    return running
+
+
+def test_a_folder_of_an_earlier_version_forgets_them(tmp_path: Path) -> None:
+    model, cohort = with_people()
+    running = stopped(tmp_path / "server", model)
+    # As an earlier version kept it: in clear, with the cohort, and folder and database without an id.
     assert model.calibration is not None
-    # As an earlier version kept it: the blob with the cohort, named in the row.
-    body = stored(model.calibration)
-    name = hashlib.sha256(body).hexdigest()
-    (running.data / "blobs" / name).write_bytes(body)
-    with sqlite3.connect(running.data / "server.sqlite3") as database:
-        database.execute("update models set calibration_blob = ?", (name,))
-    database.close()
-    running.start()
-    try:
-        assert found_in(bundle_of(running), cohort) == 0
-        assert not (running.data / "blobs" / name).exists()
-        assert found_in(everything(running.data / "blobs"), cohort) == 0
-    finally:
-        running.stop()
+    calibration = blob(running, stored(model.calibration))
+    base = blob(running, model.with_calibration(None).to_bytes())
+    run_sql(running, "update models set calibration_blob = ?", calibration)
+    run_sql(running, "update deployment set base_blob = ?, deployment_id = null, signing_key = null", base)
+    (running.data / "deployment.json").unlink()
+    for _ in range(2):
+        running.start()
+        try:
+            body = bundle_of(running)
+        finally:
+            running.stop()
+        assert found_in(body, cohort) == 0
+        assert Bundle.from_bytes(body).version == model.version
+        assert not (running.data / "blobs" / calibration).exists()
+        assert found_in(everything(running.data), cohort) == 0
 
 
 # Who vouches
@@ -246,15 +267,32 @@ def test_the_server_asks_for_the_publisher(tmp_path: Path) -> None:
             opened(RunningServer(tmp_path / name, model=model, settings=asked))
 
 
-def test_a_calibration_that_was_exchanged_in_the_folder_is_noticed(tmp_path: Path) -> None:
-    running = RunningServer(tmp_path / "server")
-    running.start()
-    ((name,),) = running.rows("select calibration_blob from models")
-    running.stop()
-    assert DIGITS.calibration is not None
-    (running.data / "blobs" / name).write_bytes(stored(replace(DIGITS.calibration, impostor=FORGED)))
-    with pytest.raises(StoreError, match="damaged on disk"):
+def test_what_was_exchanged_in_folder_and_database_is_noticed(tmp_path: Path) -> None:
+    running = stopped(tmp_path / "server")
+    ((calibration, base),) = running.rows("select calibration_blob, base_blob from models, deployment")
+    for name in (calibration, base):
+        path = running.data / "blobs" / name
+        kept = path.read_bytes()
+        path.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+        with pytest.raises(StoreError, match="damaged on disk"):
+            opened(running)
+        path.write_bytes(kept)
+    # With rows that name the new files: neither of them was sealed under the server's key.
+    forged = DIGITS.calibration
+    assert forged is not None
+    run_sql(running, "update models set calibration_blob = ?", blob(running, stored(replace(forged, impostor=FORGED))))
+    with pytest.raises(StoreError, match="does not open with its key"):
         opened(running)
+    run_sql(running, "update models set calibration_blob = ?", calibration)
+    run_sql(running, "update deployment set base_blob = ?", blob(running, DIGITS.with_calibration(None).to_bytes()))
+    with pytest.raises(StoreError, match="does not open with its key"):
+        opened(running)
+    # A calibration that the server did seal, under another model version or in the place of the model.
+    run_sql(running, "update deployment set base_blob = ?", calibration)
+    with pytest.raises(StoreError, match="does not open with its key"):
+        opened(running)
+    run_sql(running, "update deployment set base_blob = ?", base)
+    opened(running)
 
 
 def opened(server: RunningServer) -> None:
