@@ -7,6 +7,7 @@ place written as ``ada-store`` so that it is the same everywhere.
 from __future__ import annotations
 
 import errno
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -160,6 +161,10 @@ def wrong_message(_: Path) -> object:
     return Envelope.parse(b"{}" * 8)
 
 
+def copied_store(folder: Path) -> object:
+    return pickle.dumps(store(folder))
+
+
 def wrong_signature(_: Path) -> object:
     ours, theirs = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     binding = Binding(
@@ -259,6 +264,7 @@ RAISED: dict[type[errors.UvsdkError], Callable[[Path], object]] = {
     errors.WireError: wrong_message,
     errors.SealError: wrong_signature,
     errors.UpdateRejectedError: wrong_update,
+    errors.NotTransferableError: copied_store,
     errors.StoreError: foreign_folder,
     errors.StoreLockedError: wrong_passphrase,
     errors.StoreFullError: full_disk,

@@ -21,14 +21,16 @@ a new calibration. The *digest* is over everything but the signature: what was v
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.resources
 import os
 import secrets
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -51,6 +53,7 @@ from uvsdk.arrays import Float32
 from uvsdk.contents import calibration_of, presentation_of, signed_by, theta_bytes, version_of
 from uvsdk.errors import BundleError, ModelMismatchError, UnknownNameError
 from uvsdk.execution import onnxruntime
+from uvsdk.forking import in_child, steady
 from uvsdk.manifest import FORMAT, Manifest, Parameter, decode, encode, object_of, parse
 from uvsdk.presentation.graph import PresentationGraph
 from uvsdk.privacy import bundle_signing
@@ -111,8 +114,12 @@ class Bundle:
         self.signed_by: str | None = None
         """Id of the trusted key whose signature was found when the bundle was opened; ``None`` where none was asked."""
         self._text = b""
-        self._lock = threading.Lock()
-        self._sessions: dict[tuple[str, int], onnxruntime.InferenceSession] = {}
+        self._sessions = _Sessions()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        parts = (self.manifest, self.theta, dict(self.graphs), self.calibration)
+        named = {"digests": dict(self._digests), "presentation": self.presentation}
+        return _bundle, (type(self), parts, named, {"signature": self.signature, "signed_by": self.signed_by})
 
     def __repr__(self) -> str:
         state = "calibrated" if self.calibration else "uncalibrated"
@@ -300,7 +307,7 @@ class Bundle:
             digests=self._digests,
             presentation=self.presentation,
         )
-        bundle._lock, bundle._sessions = self._lock, self._sessions
+        bundle._sessions = self._sessions
         return bundle
 
     def with_presentation(self, presentation: PresentationGraph | None) -> Bundle:
@@ -330,11 +337,7 @@ class Bundle:
             BundleError: the bundle has no such graph, or onnxruntime refuses it.
         """
         threads = 1 if name == "embedding" and self._in_8_bits else threads
-        with self._lock:
-            session = self._sessions.get((name, threads))
-            if session is None:
-                session = self._sessions[name, threads] = self._build(name, threads)
-        return session
+        return self._sessions.get(name, threads, self._build)
 
     def _build(self, name: str, threads: int) -> onnxruntime.InferenceSession:
         graphs = dict(self.graphs)
@@ -353,7 +356,8 @@ class Bundle:
                 [THETA], [self._theta_bytes], [len(self._theta_bytes)]
             )
         try:
-            return onnxruntime.InferenceSession(graphs[name], options, providers=["CPUExecutionProvider"])
+            with steady():
+                return onnxruntime.InferenceSession(graphs[name], options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's errors share no base class
             raise BundleError(f"onnxruntime cannot load the graph {name!r}: {error}") from error
 
@@ -398,6 +402,38 @@ class Bundle:
         rows = self.embed(np.concatenate(samples))
         ends = np.cumsum([len(views) for views in samples])
         return np.stack([direction(part) for part in np.split(rows, ends[:-1])])
+
+
+class _Sessions:
+    """The sessions of a model in this process; a forked child builds its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._built: dict[tuple[str, int], onnxruntime.InferenceSession] = {}
+        in_child(self, _Sessions._renew)
+
+    def get(
+        self, name: str, threads: int, build: Callable[[str, int], onnxruntime.InferenceSession]
+    ) -> onnxruntime.InferenceSession:
+        with self._lock:
+            session = self._built.get((name, threads))
+            if session is None:
+                session = self._built[name, threads] = build(name, threads)
+        return session
+
+    def _renew(self) -> None:
+        for session in self._built.values():
+            # Never destroyed here: it would wait for its threads, which only the parent has.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+        self._lock, self._built = threading.Lock(), {}
+
+
+def _bundle(
+    kind: type[Bundle], parts: tuple[Any, ...], named: Mapping[str, Any], signature: Mapping[str, Any]
+) -> Bundle:
+    bundle = kind(*parts, **named)
+    bundle.__dict__.update(signature)
+    return bundle
 
 
 def direction(rows: Float32) -> Float32:

@@ -33,6 +33,7 @@
     ├── WireError                        bytes that are not one of our messages
     ├── SealError                        cannot be opened, or the signature is not the sender's
     ├── UpdateRejectedError              an update that fails a guard
+    ├── NotTransferableError             what holds a key or is open was to be pickled or copied
     ├── StoreError                       the device's encrypted store
     │   ├── StoreLockedError             wrong passphrase, or no key in the keyring
     │   ├── StoreFullError               the disk or the quota is full
@@ -50,9 +51,27 @@ embedding, a key or a user id in clear.
 
 from __future__ import annotations
 
+from typing import Any
+
+
+def as_it_was(error: Exception) -> tuple[Any, ...]:
+    """``__reduce__`` of an error whose ``__init__`` takes something else than the message."""
+    return _as_it_was, (type(error), error.args, dict(error.__dict__))
+
+
+def _as_it_was(kind: type[Exception], arguments: tuple[object, ...], state: dict[str, object]) -> Exception:
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(state)
+    return error
+
 
 class UvsdkError(Exception):
-    """The root: ``except UvsdkError`` catches everything this library raises on purpose."""
+    """The root: ``except UvsdkError`` catches everything this library raises on purpose.
+
+    Every one comes out of a process pool as it went in, with its message and its attributes.
+    """
+
+    __reduce__ = as_it_was
 
 
 class SampleError(UvsdkError):
@@ -93,7 +112,7 @@ class LowQualityError(SampleError):
 
     def __init__(self, message: str, measured: dict[str, float]) -> None:
         super().__init__(message)
-        self.measured = measured
+        self.measured = dict(measured)
 
 
 class EnrolmentError(UvsdkError):
@@ -191,6 +210,10 @@ class SealError(UvsdkError):
 
 class UpdateRejectedError(UvsdkError):
     """An update that fails a guard: not finite, wrong shape, wrong norm, wrong count."""
+
+
+class NotTransferableError(UvsdkError, TypeError):
+    """What holds a key, or something that is open, was to be pickled or copied."""
 
 
 class StoreError(UvsdkError):

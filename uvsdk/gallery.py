@@ -9,6 +9,7 @@ answer is the same.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import threading
 import warnings
@@ -21,6 +22,7 @@ import numpy as np
 
 from uvsdk.arrays import Float32, Float64, Int64
 from uvsdk.errors import ModelMismatchError, SampleError, SettingsError, UnknownUserError
+from uvsdk.forking import in_child, steady
 from uvsdk.privacy.identifiers import canonical_user_id
 from uvsdk.template import Template
 
@@ -99,6 +101,16 @@ class Gallery:
                 (``uvsdk_device.Runtime.gallery`` does).
         """
         return cls({user_id: store.template(user_id) for user_id in store.users()})
+
+    def __getstate__(self) -> dict[str, object]:
+        with self._turns.shared():
+            return {**self.__dict__, "_turns": None, "_rows": self._rows.copy(), "_ids": list(self._ids)} | {
+                name: copy.copy(self.__dict__[name]) for name in ("_places", "_calibrations", "_counts")
+            }
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._turns = _Turns()
 
     def __repr__(self) -> str:
         return f"Gallery({len(self)} people, model {self.model_version[:12] or 'none yet'})"
@@ -286,7 +298,7 @@ def _exact(rows: Float32, places: Int64, probe: Float32) -> Float64:
 def _knn() -> Callable[[Float32, Float32, int], tuple[Float32, Int64]] | None:
     """faiss' exact search over a matrix in place, ``None`` where faiss is not installed."""
     try:
-        with warnings.catch_warnings():
+        with steady(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of SWIG's types, at import
             import faiss
     except ModuleNotFoundError:
@@ -303,6 +315,10 @@ class _Turns:
     """Any number of searches at a time, or one change; a change that waits goes before searches that come later."""
 
     def __init__(self) -> None:
+        self._renew()
+        in_child(self, _Turns._renew)
+
+    def _renew(self) -> None:
         self._condition = threading.Condition()
         self._searching = 0
         self._changing = False
@@ -330,7 +346,8 @@ class _Turns:
                 self._waiting -= 1
             self._changing = True
         try:
-            yield
+            with steady():
+                yield
         finally:
             with self._condition:
                 self._changing = False

@@ -15,6 +15,7 @@ import numpy as np
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import ExchangedBundleError, ModelMismatchError, ThresholdError
+from uvsdk.forking import in_child_of_this_module
 from uvsdk.gallery import Candidate, Gallery
 from uvsdk.inference import embed, open_bundle
 from uvsdk.scoring import Calibration, Presentation, Quality, clopper_pearson
@@ -289,6 +290,14 @@ class _Measured:
 # Searching everybody of a cohort takes as long as that many probes, so it is done once for each state of a gallery.
 _measured: WeakKeyDictionary[Gallery, _Measured] = WeakKeyDictionary()
 _lock = threading.Lock()
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+in_child_of_this_module(_renew)
 
 
 def _applicable(threshold: SearchThreshold | None, gallery: Gallery, bundle: Bundle, fpir: float) -> SearchThreshold:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from uvsdk.arrays import Array, Float32
+from uvsdk.forking import in_child_of_this_module, steady
 from uvsdk.scoring import Quality
 
 if TYPE_CHECKING:
@@ -22,6 +23,14 @@ CACHED_BUNDLES: Final = 4
 
 _cache: OrderedDict[tuple[str, int, int], Bundle] = OrderedDict()
 _cache_lock = threading.Lock()
+
+
+def _renew() -> None:
+    global _cache_lock
+    _cache_lock = threading.Lock()
+
+
+in_child_of_this_module(_renew)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,8 @@ def open_bundle(model: Bundle | str | os.PathLike[str]) -> Bundle:
         BundleError: cannot be read, or is no bundle.
     """
     # onnxruntime takes a good part of a second to import, so `import uvsdk` leaves it until a model is needed.
-    from uvsdk.bundle import Bundle
+    with steady():
+        from uvsdk.bundle import Bundle
 
     if isinstance(model, Bundle):
         return model
@@ -64,7 +74,8 @@ def open_bundle(model: Bundle | str | os.PathLike[str]) -> Bundle:
     key = (str(path.resolve()), state.st_mtime_ns, state.st_size)
     with _cache_lock:
         if key not in _cache:
-            _cache[key] = Bundle.open(path)
+            bundle = Bundle.open(path)
+            _cache[key] = bundle
             while len(_cache) > CACHED_BUNDLES:
                 _cache.popitem(last=False)
         _cache.move_to_end(key)
@@ -83,8 +94,9 @@ def embed(sample: Sample, bundle: Bundle, *, capture: Capture | None = None) -> 
         SampleError: it cannot be used; the subclass and the message say why.
         BundleError: the bundle does not fit its own modality.
     """
-    from uvsdk import modality
-    from uvsdk.bundle import direction
+    with steady():
+        from uvsdk import modality
+        from uvsdk.bundle import direction
 
     reader = modality.get(bundle.manifest.modality)
     prepared = reader.prepare(sample, bundle, capture=capture or modality.Capture())

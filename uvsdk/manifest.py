@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from uvsdk.errors import BundleError
 from uvsdk.federation.messages import PARTS, Scalar
+from uvsdk.transfer import made_again
 
 FORMAT = 1
 
@@ -65,6 +66,8 @@ class Manifest:
         if len(set(names)) != len(names):
             raise BundleError("two parameters share a name")
         object.__setattr__(self, "preprocessing", MappingProxyType(dict(self.preprocessing)))
+
+    __reduce__ = made_again
 
     @property
     def size(self) -> int:

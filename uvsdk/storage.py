@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from uvsdk.arrays import Array
 from uvsdk.errors import StoreError, UnknownUserError, UvsdkError
+from uvsdk.forking import in_child
 from uvsdk.privacy.identifiers import canonical_user_id
 from uvsdk.template import Template
 
@@ -81,13 +82,24 @@ class ChecksModels(Protocol):
 
 
 class MemoryStore:
-    """A store for tests and first steps: unencrypted in this process, gone at its end. Safe to share by threads."""
+    """A store for tests and first steps: unencrypted in this process, gone at its end. Safe to share by threads.
 
-    __slots__ = ("_enrolments", "_lock")
+    A process that gets it by fork or pickle has a copy, which goes its own way.
+    """
+
+    __slots__ = ("__weakref__", "_enrolments", "_lock")
 
     def __init__(self) -> None:
         self._enrolments: dict[str, tuple[str, Template, tuple[Array, ...]]] = {}
+        self._renew()
+        in_child(self, MemoryStore._renew)
+
+    def _renew(self) -> None:
         self._lock = threading.RLock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        with self._lock:
+            return _memory_store, (type(self), dict(self._enrolments))
 
     def lock(self) -> AbstractContextManager[object]:
         """Keeps other threads from writing: ``with store.lock(): ...``."""
@@ -129,6 +141,15 @@ class MemoryStore:
             if name not in self._enrolments:
                 raise _unknown()
             return self._enrolments[name]
+
+
+def _memory_store(
+    kind: type[MemoryStore], enrolments: dict[str, tuple[str, Template, tuple[Array, ...]]]
+) -> MemoryStore:
+    store = kind()
+    for user_id, template, features in enrolments.values():
+        MemoryStore.save_enrolment(store, user_id, template, features)
+    return store
 
 
 def locked(store: Store) -> AbstractContextManager[object]:

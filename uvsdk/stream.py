@@ -25,6 +25,7 @@ from uvsdk.errors import NoSpeechError, SampleError, SampleTooLargeError, Settin
 from uvsdk.inference import Embedded, embed, open_bundle
 from uvsdk.scoring import Decision, Threshold
 from uvsdk.template import Template
+from uvsdk.transfer import stays_here
 from uvsdk.verify import verify
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class VoiceStream:
     ) -> None:
         # Decoding libraries come with the first stream, not with `import uvsdk`.
         from uvsdk import modality
+        from uvsdk.modality.contract import OpenedGraph
         from uvsdk.modality.listening import Listener
         from uvsdk.modality.voice import Framing
 
@@ -108,12 +110,14 @@ class VoiceStream:
             )
         self._template, self._threshold, self._checks_s = template, threshold, checks_s
         self._capture = capture or modality.Capture()
-        self._listener = Listener(self._bundle.session("vad"))
+        self._listener = Listener(OpenedGraph(self._bundle, "vad"))
         self._chunks: list[Array] = []
         self._rate = 0
         self._frames = 0
         self._checked = 0
         self._decision: Decision | None = None
+
+    __reduce_ex__ = stays_here("it is being spoken; pass its sample on")
 
     @property
     def sample(self) -> tuple[Array, int]:

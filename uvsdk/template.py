@@ -29,6 +29,7 @@ from uvsdk.errors import SettingsError, TemplateFormatError, ThresholdError, Wir
 from uvsdk.federation.codec import pack, unpack
 from uvsdk.scoring import Scale, Threshold
 from uvsdk.scoring.conditions import CONDITIONS, Conditions
+from uvsdk.transfer import made_again
 
 KEY_BYTES: Final = 32
 """Length of a template key (AES-256)."""
@@ -43,7 +44,8 @@ _NORM_TOLERANCE = 1e-3  # SPEC 1.7
 class Template:
     """The normalised mean of a person's enrolment embeddings (SPEC 1.6), bound to the model that made them.
 
-    ``repr`` leaves the embedding out; it is as personal as a photograph.
+    ``repr`` leaves the embedding out; it is as personal as a photograph. A pickle of it holds it in clear: for another
+    process of this machine, never for a file (:meth:`to_bytes`).
 
     Args:
         embedding: float32 (d,), unit norm; kept as a read-only copy.
@@ -89,6 +91,8 @@ class Template:
         if not isinstance(other, Template):
             return NotImplemented
         return self._plain() == other._plain() and np.array_equal(self.embedding, other.embedding)
+
+    __reduce__ = made_again
 
     def __hash__(self) -> int:
         return hash((self._plain(), self.embedding.tobytes()))

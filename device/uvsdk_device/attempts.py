@@ -26,9 +26,11 @@ from uvsdk.attempts import (
     wait_s,
 )
 from uvsdk.errors import SampleError, StoreError, UnknownUserError
+from uvsdk.forking import in_child
 from uvsdk.identify import Identification
 from uvsdk.privacy.identifiers import canonical_user_id
 from uvsdk.scoring import Decision
+from uvsdk.transfer import stays_here
 from uvsdk_device.keystore import ATTEMPTS, EncryptedStore
 
 _Result = TypeVar("_Result")
@@ -54,6 +56,13 @@ class AttemptGate:
         self._store = store
         self._policy = policy or RetryPolicy()
         self._clock = clock
+        self._renew()
+        in_child(self, AttemptGate._renew)
+
+    __reduce_ex__ = stays_here("it belongs to an open store; make it in each process")
+
+    def _renew(self) -> None:
+        """What is under way in the parent is not under way in a forked child, which will never hear its outcome."""
         self._changed = threading.Condition()
         self._undecided: Counter[str] = Counter()
 

@@ -26,6 +26,7 @@ from uvsdk import network
 from uvsdk.errors import ServerRefusedError, ServerUnreachableError, WireError
 from uvsdk.federation.messages import Scalar
 from uvsdk.privacy.request_signing import CHALLENGE_HEADER, Requested, sign_request
+from uvsdk.transfer import stays_here
 from uvsdk_device.address import Address
 
 JSON_LIMIT = 1 << 20
@@ -48,6 +49,8 @@ class Signer:
 
     key: Ed25519PrivateKey
     key_id: str
+
+    __reduce_ex__ = stays_here("it holds a private key; read it from the store in each process")
 
 
 @dataclass(slots=True)
@@ -132,6 +135,8 @@ class Connection:
             )
         except ConnectionError as error:
             raise ServerUnreachableError(f"no way to {self._base}: {error}") from error
+
+    __reduce_ex__ = stays_here("it is open; connect in each process")
 
     @property
     def url(self) -> str:

@@ -27,6 +27,7 @@ from uvsdk.federation.strategy import TEMPLATE, Secret
 from uvsdk.privacy.identifiers import PEPPER_BYTES, canonical_user_id
 from uvsdk.storage import Store
 from uvsdk.template import Template
+from uvsdk.transfer import stays_here
 from uvsdk_device.address import Address
 from uvsdk_device.connection import Connection
 from uvsdk_device.deployment import approved_deployment, check_fit
@@ -110,6 +111,8 @@ class Federation:
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
     rng: np.random.Generator = field(default_factory=np.random.default_rng, repr=False)
     secret: Secret = field(default=os.urandom, repr=False)
+
+    __reduce_ex__ = stays_here("it holds the deployment's pepper; make it in each process")
 
     def __post_init__(self) -> None:
         Address.parse(self.url, allow_plain_http=self.allow_plain_http)

@@ -34,9 +34,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from uvsdk.arrays import Array
 from uvsdk.errors import StoreError, UnknownUserError, UvsdkError, WireError
 from uvsdk.federation.codec import pack, unpack
+from uvsdk.forking import in_child
 from uvsdk.privacy.identifiers import canonical_user_id
 from uvsdk.storage import Store, same_arrays
 from uvsdk.template import Template
+from uvsdk.transfer import stays_here
 from uvsdk_device import acceptance
 from uvsdk_device.records import (
     TEMPORARY_SUFFIX,
@@ -75,7 +77,7 @@ class EncryptedStore:
     User ids that differ in case or Unicode composition only are one person; an id that is empty or not valid Unicode
     is a ``SettingsError`` wherever one is taken.
 
-    Safe to share between threads, and its folder between processes. Make one with :meth:`open`.
+    Safe to share between threads, with forked children, and its folder between processes. Make one with :meth:`open`.
     """
 
     def __init__(self, folder: Path, data_key: bytes, lock: FolderLock) -> None:
@@ -85,6 +87,8 @@ class EncryptedStore:
         self._record_key = _derive(data_key, "records")
         self._name_key = _derive(data_key, "names")
         self._template_key = _derive(data_key, "templates")
+
+    __reduce_ex__ = stays_here("it holds the store's key; call EncryptedStore.open() in each process")
 
     def __repr__(self) -> str:
         return f"EncryptedStore({str(self._folder)!r})"
@@ -375,31 +379,54 @@ class EncryptedStore:
 
 
 class FolderLock:
-    """A lock among processes (``flock``) and threads; a thread may take it again while it holds it."""
+    """A lock among processes (``flock``) and threads; a thread may take it again while it holds it.
+
+    A forked child holds nothing: not what another thread of its parent held, nor what the thread that forked did.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._threads = threading.RLock()
         self._depth = 0
         self._descriptor = -1
+        in_child(self, FolderLock._renew)
+
+    __reduce_ex__ = stays_here("it is of this process; open the store in the other one")
 
     def __enter__(self) -> None:
         self._threads.acquire()
         try:
             if self._depth == 0:
                 with disk_errors():
-                    self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                _flock(self._descriptor)
+                    descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._descriptor = descriptor  # known while it waits, so that a child forked meanwhile closes its copy
+                try:
+                    _flock(descriptor)
+                except BaseException:
+                    self._descriptor = -1
+                    raise
             self._depth += 1
         except BaseException:
             self._threads.release()
             raise
 
     def __exit__(self, *_: object) -> None:
+        if self._depth == 0:
+            return  # taken by the parent, before a fork
         self._depth -= 1
         if self._depth == 0:
-            os.close(self._descriptor)  # which releases the lock
+            descriptor, self._descriptor = self._descriptor, -1
+            try:
+                # Closing would not release it while a forked child has a copy of the descriptor.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            finally:
+                os.close(descriptor)
         self._threads.release()
+
+    def _renew(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)  # the parent's copy goes on holding the lock
+        self._threads, self._depth, self._descriptor = threading.RLock(), 0, -1
 
 
 def _flock(descriptor: int) -> None:

@@ -24,6 +24,7 @@ from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
 from uvsdk.privacy.identifiers import canonical_embedding, canonical_instance, hash_instance, hash_person, hash_user_id
 from uvsdk.privacy.sealing import Binding, new_nonce, seal
 from uvsdk.template import Template
+from uvsdk.transfer import stays_here
 from uvsdk_device.connection import Connection, Signer
 from uvsdk_device.deployment import Deployment, text
 from uvsdk_device.frozen_views import forget_frozen_views
@@ -57,6 +58,8 @@ class Device:
     def device_id(self) -> str:
         """First 32 hexadecimal digits of SHA-256 of the public signing key."""
         return hashlib.sha256(self.signing_key.public_key().public_bytes_raw()).hexdigest()[:32]
+
+    __reduce_ex__ = stays_here("it holds private keys; read it from the store in each process")
 
     def to_bytes(self) -> bytes:
         """For the encrypted store only."""
@@ -100,6 +103,8 @@ class Membership:
     device: Device
     deployment: Deployment
     connection: Connection
+
+    __reduce_ex__ = stays_here("it holds private keys; read it from the store in each process")
 
     def binding(self, message_type: str, *, round_id: int, model_version: str, algorithm: str, key_id: str) -> Binding:
         """Where a message of this device to the server belongs."""

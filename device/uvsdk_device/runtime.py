@@ -17,6 +17,7 @@ from uvsdk.identify import Identification, SearchThreshold, identify
 from uvsdk.inference import open_bundle
 from uvsdk.scoring import Decision, Threshold
 from uvsdk.template import Template
+from uvsdk.transfer import stays_here
 from uvsdk.verify import threshold_for, verified
 from uvsdk_device import ageing as versions
 from uvsdk_device.attempts import AttemptGate
@@ -74,6 +75,8 @@ class Runtime:
         self._bundle = self._opened if keep_cohort or _normalises(self._opened) else self._opened.without_cohort()
         self._gate = None if retry is None else AttemptGate(store, retry, clock)
         self._ageing = None if ageing is None else versions.TemplateAgeing(store, self._bundle, ageing, clock)
+
+    __reduce_ex__ = stays_here("it works on an open store; make it in each process")
 
     @property
     def bundle(self) -> Bundle:

@@ -21,6 +21,7 @@ from uvsdk.federation import clipping
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.privacy.bundle_signing import read_public_key
 from uvsdk.privacy.statements import Validity
+from uvsdk.transfer import stays_here
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.authorities import Authorities
 from uvsdk_server.clocks import Clock, NotBefore
@@ -83,6 +84,8 @@ class Deployment:
     _driving: asyncio.Task[None] | None = None
     _looking: asyncio.Task[None] | None = None
     _lock: int = -1
+
+    __reduce_ex__ = stays_here("it serves; run `uvsdk serve` in the other process")
 
     @classmethod
     async def open(

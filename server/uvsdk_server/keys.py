@@ -33,6 +33,7 @@ from sqlalchemy import insert, select, update
 
 from uvsdk.errors import StoreError
 from uvsdk.privacy.statements import Statement, Validity, key_id, sign_statement
+from uvsdk.transfer import stays_here
 from uvsdk_server.clocks import Ageing
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.schema import server_keys
@@ -51,6 +52,8 @@ class AtRest:
 
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
+
+    __reduce_ex__ = stays_here("it holds the key of what lies in the database")
 
     def seal(self, data: bytes, purpose: str) -> bytes:
         """Nonce and ciphertext; ``purpose`` (e.g. ``"template/USER/VERSION"``) must be named again to open it."""

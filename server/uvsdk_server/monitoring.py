@@ -11,6 +11,8 @@ from pathlib import Path
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from uvsdk.transfer import stays_here
+
 Log = structlog.typing.FilteringBoundLogger
 
 
@@ -38,6 +40,8 @@ def where(error: Exception) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """What ``GET /metrics`` tells."""
+
+    __reduce_ex__ = stays_here("it counts in this process; read GET /metrics")
 
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     requests: Counter = field(init=False)

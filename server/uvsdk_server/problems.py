@@ -73,6 +73,8 @@ class Problem(Exception):
         self.headers = dict(headers or {})
         self.measured = measured
 
+    __reduce__ = errors.as_it_was
+
     def response(self) -> Response:
         """As ``application/problem+json``."""
         body = ProblemDocument(

@@ -84,6 +84,34 @@ class Graphs(Protocol):
         """The auxiliary graph of that name."""
 
 
+class Sessions(Protocol):
+    """The part of :class:`uvsdk.bundle.Bundle` that runs graphs."""
+
+    def session(self, name: str) -> Session:
+        """The graph of that name, as this process has opened it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedGraph:
+    """One graph of a bundle, for whoever keeps it longer than a call: a forked child must not use its parent's session.
+
+    Args:
+        bundle: opens it, once in each process.
+        name: of the graph.
+    """
+
+    bundle: Sessions
+    name: str
+
+    def run(self, output_names: Sequence[str], input_feed: Mapping[str, Array], /) -> Sequence[Array]:
+        """The named outputs for these inputs."""
+        return self.bundle.session(self.name).run(output_names, input_feed)
+
+    def get_inputs(self) -> Sequence[GraphInput]:
+        """What the graph declares."""
+        return self.bundle.session(self.name).get_inputs()
+
+
 class Modality(Protocol):
     """How one kind of sample becomes features, and features become what a model is fed.
 

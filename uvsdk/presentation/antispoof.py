@@ -11,7 +11,7 @@ from PIL import Image
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import BundleError, SettingsError
-from uvsdk.modality.contract import Captured, Session
+from uvsdk.modality.contract import Captured, OpenedGraph, Session
 from uvsdk.modality.face import CapturedFace
 from uvsdk.presentation.graph import PresentationGraph
 from uvsdk.scoring import Presentation
@@ -57,7 +57,8 @@ class FaceClassifier:
             raise SettingsError(
                 "this bundle carries no presentation graph; add one with `uvsdk presentation add BUNDLE`"
             )
-        return cls(bundle.presentation, bundle.session("presentation"))
+        bundle.session("presentation")  # says now what is wrong with it
+        return cls(bundle.presentation, OpenedGraph(bundle, "presentation"))
 
     @property
     def name(self) -> str:

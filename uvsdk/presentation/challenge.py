@@ -13,6 +13,8 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from uvsdk.errors import ChallengeError, SettingsError, WireError
 from uvsdk.federation.codec import pack, unpack
+from uvsdk.forking import in_child
+from uvsdk.transfer import stays_here
 
 ChallengeKind: TypeAlias = Literal["digits", "head-turns"]
 """``digits``: say these digits. ``head-turns``: look straight, left or right, in this order."""
@@ -149,6 +151,12 @@ class Challenges:
             raise SettingsError(f"at least one challenge must be able to wait, got a capacity of {capacity}")
         self._clock, self._capacity = clock, capacity
         self._open: OrderedDict[str, Challenge] = OrderedDict()
+        self._renew()
+        in_child(self, Challenges._renew)
+
+    __reduce_ex__ = stays_here("a challenge is answered where it was issued; make Challenges() in each process")
+
+    def _renew(self) -> None:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:

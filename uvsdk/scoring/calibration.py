@@ -18,6 +18,7 @@ from uvsdk.scoring.conditions import Conditions
 from uvsdk.scoring.intervals import clopper_pearson
 from uvsdk.scoring.likelihood import LikelihoodRatio, features
 from uvsdk.scoring.threshold import Scale, Threshold
+from uvsdk.transfer import made_again
 
 STRICTEST_DEFAULT: Final = 1e-4
 """The default false match rate goes no lower: NIST SP 800-63B-4, 3.2.3, asks for one in 10,000 or better."""
@@ -60,6 +61,8 @@ class Calibration:
             raise ValueError("AS-norm judges scores against a cohort, and there is none")
         normalisation = Normalisation.of(self.cohort, self.ratio.compensation, self.ratio.top)
         object.__setattr__(self, "_normalisation", normalisation)
+
+    __reduce__ = made_again
 
     @classmethod
     def from_scores(

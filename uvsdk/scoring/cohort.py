@@ -11,8 +11,10 @@ from typing import Final
 import numpy as np
 
 from uvsdk.arrays import Bool, Float32, Float64, Int64
+from uvsdk.forking import in_child
 from uvsdk.scoring.compensation import Compensation
 from uvsdk.scoring.conditions import CONDITIONS
+from uvsdk.transfer import made_again
 
 CACHED_TEMPLATES: Final = 1024
 """Templates whose side of the normalisation is kept, least recently used first to go."""
@@ -56,7 +58,7 @@ class Cohort:
         return len(np.unique(self.person))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Normalisation:
     """Adaptive symmetric score normalisation, AS-norm (Matějka et al., "Analysis of score normalization in
     multilingual speaker recognition", 2017, variant AS-Norm1).
@@ -79,7 +81,10 @@ class Normalisation:
         """Over a cohort whose embeddings are compensated as those that are compared."""
         return cls(compensation.apply(cohort.embeddings), top)
 
+    __reduce__ = made_again
+
     def __post_init__(self) -> None:
+        in_child(self, Normalisation._renew)
         if self.top < 2:
             raise ValueError(f"a normalisation looks at 2 cohort scores or more, got {self.top}")
 
@@ -115,6 +120,9 @@ class Normalisation:
             sides = [(raw - mean) / deviation for mean, deviation in (self.side(first), self.side(second))]
             found.append((sides[0] + sides[1]) / 2)
         return np.concatenate(found) if found else np.zeros(0)
+
+    def _renew(self) -> None:
+        object.__setattr__(self, "_lock", threading.Lock())
 
     def _template_side(self, template: Float64) -> tuple[float, float]:
         name = hashlib.sha256(template.tobytes()).digest()

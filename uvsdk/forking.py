@@ -1,0 +1,60 @@
+"""What a forked child finds: locks that nobody holds, models that it opens anew, and nothing cut in two.
+
+A fork copies the memory and one thread of the parent. What the other threads held at that moment stays held in the
+child for ever: a lock, a mutex inside onnxruntime, the import of a module. So what a child must never find half done
+(an import, a session being built, a gallery being changed) happens under :func:`steady`, for whose end a fork waits;
+and what owns a lock or a session says with :func:`in_child` how it is made fresh.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Owner = TypeVar("Owner")
+
+_steady = threading.RLock()
+# By identity, because not every owner can be hashed.
+_owners: dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]] = {}
+_at_import: list[Callable[[], None]] = []
+
+
+def steady() -> threading.RLock:
+    """Held while something is done that a fork must not cut in two; a thread may take it again.
+
+    Take it last, after every other lock, and hold it for no longer than a session takes to build.
+    """
+    return _steady
+
+
+def in_child(owner: Owner, renew: Callable[[Owner], None]) -> None:
+    """Call ``renew(owner)`` in every forked child while ``owner`` lives; ``renew`` must not hold on to it."""
+    key = id(owner)
+    _owners[key] = (weakref.ref(owner, lambda _: _owners.pop(key, None)), renew)
+
+
+def in_child_of_this_module(renew: Callable[[], None]) -> None:
+    """The same for what a module keeps: call ``renew()`` in every forked child."""
+    _at_import.append(renew)
+
+
+def _renew() -> None:
+    global _steady
+    _steady = threading.RLock()
+    for renew in _at_import:
+        renew()
+    for reference, function in list(_owners.values()):
+        owner = reference()
+        if owner is not None:
+            function(owner)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(
+        before=lambda: _steady.acquire(), after_in_parent=lambda: _steady.release(), after_in_child=_renew
+    )
+
+__all__ = ["in_child", "in_child_of_this_module", "steady"]
