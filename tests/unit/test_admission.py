@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,9 @@ from uvsdk.privacy.identifiers import (
 )
 from uvsdk.template import Template
 from uvsdk_device.deployment import Deployment
+from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import Device, Membership, admission_of, send_template
+from uvsdk_device.wrapping import ScryptCost
 
 PEPPER = bytes(range(16))
 PAGES = [np.random.default_rng(seed).uniform(0, 16, (8, 8)) for seed in range(3)]
@@ -93,7 +96,8 @@ def test_a_person_is_linked_where_both_sides_want_it(features: tuple[Any, ...]) 
     assert admission_of(member("person"), features, MODELS, person_id="", pepper=PEPPER).person == ""
 
 
-def test_a_template_that_may_not_leave_is_not_even_sealed() -> None:
+def test_a_template_that_may_not_leave_is_not_even_sealed(tmp_path: Path) -> None:
+    store = EncryptedStore.open(tmp_path / "store", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
     template = Template(np.eye(32, dtype=np.float32)[0], shipped().version, "handwriting", 3)
     with pytest.raises(EdgeOnlyError, match="fedalc a template never leaves"):
-        send_template(member(edge_only=True), replace(template))
+        send_template(store, member(edge_only=True), replace(template))
