@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
     from uvsdk_device.keystore import EncryptedStore
 
-KEPT: Final = 64
-"""Accepted models that are remembered of a modality, the oldest first to go."""
+KEPT: Final = 32
+"""Models accepted by a signature that are remembered of a modality, the oldest first to go; the others all stay."""
 
 _PURPOSE = "accepted"
 
@@ -34,11 +34,13 @@ class Accepted:
         digest: of the bundle.
         model_version: of the bundle.
         members: name -> SHA-256, to say what differs in another one.
+        signed_by: key whose signature vouched for it; empty where a person did, or it was the first.
     """
 
     digest: str
     model_version: str
     members: Mapping[str, str]
+    signed_by: str
 
 
 def check_model(store: EncryptedStore, bundle: Bundle) -> bool:
@@ -83,11 +85,19 @@ def accept_model(store: EncryptedStore, bundle: Bundle) -> None:
     modality = bundle.manifest.modality
     with store.lock():
         known = accepted_models(store, modality)
-        if known and known[-1].digest == bundle.digest:
+        if known and known[-1].digest == bundle.digest and (bundle.signed_by or not known[-1].signed_by):
             return
-        kept = [item for item in known if item.digest != bundle.digest][1 - KEPT :]
-        kept.append(Accepted(bundle.digest, bundle.version, dict(bundle.members)))
-        values = [[item.digest, item.model_version, dict(item.members)] for item in kept]
+        by_word = any(item.digest == bundle.digest and not item.signed_by for item in known)
+        signed_by = "" if by_word or bundle.signed_by is None else bundle.signed_by
+        kept = [item for item in known if item.digest != bundle.digest]
+        kept.append(Accepted(bundle.digest, bundle.version, dict(bundle.members), signed_by))
+        # Training makes a new model every day; what somebody accepted, or enrolled with, is not pushed out by those.
+        spare = [item.digest for item in kept if item.signed_by][:-KEPT]
+        values = [
+            [item.digest, item.model_version, dict(item.members), item.signed_by]
+            for item in kept
+            if item.digest not in spare
+        ]
         store.put(_PURPOSE, [json.dumps(values).encode()], name=modality)
 
 
@@ -98,7 +108,7 @@ def accepted_models(store: EncryptedStore, modality: str) -> Sequence[Accepted]:
     except KeyError:
         return ()
     try:
-        return tuple(Accepted(digest, version, members) for digest, version, members in json.loads(data))
+        return tuple(Accepted(*values) for values in json.loads(data))
     except (ValueError, TypeError) as error:
         raise StoreError("the store's record of accepted models does not read; restore it from a backup") from error
 

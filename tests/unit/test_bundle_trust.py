@@ -28,6 +28,7 @@ from uvsdk.presentation.graph import PresentationGraph
 from uvsdk.privacy import bundle_signing
 from uvsdk.scoring import Calibration, Decision, fuse
 from uvsdk.storage import MemoryStore
+from uvsdk_device.acceptance import KEPT, accepted_models
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.reembedding import is_current
 from uvsdk_device.runtime import Runtime
@@ -372,6 +373,23 @@ def test_a_store_notices_after_it_was_opened_again_and_while_it_runs(
     again = EncryptedStore.open(tmp_path / "store", passphrase="p")
     with pytest.raises(ExchangedBundleError):
         Runtime(again, forged)
+
+
+def test_models_that_training_makes_do_not_push_out_what_somebody_accepted(
+    store: EncryptedStore, genuine: Bundle, identity_bundle: MakeBundle
+) -> None:
+    store.accept_model(genuine)
+    made = [identity_bundle(IMPOSTORS, name=f"round {number}") for number in range(KEPT + 3)]
+    for bundle in made:
+        store.accept_model(Bundle.from_bytes(bundle.signed(PUBLISHER).to_bytes(), trusted=TRUSTED))
+    assert store.check_model(genuine)
+    assert store.check_model(made[-1])
+    with pytest.raises(ExchangedBundleError):
+        store.check_model(made[0])
+    # Signed and accepted by name as well, it stays.
+    store.accept_model(made[-1])
+    store.accept_model(Bundle.from_bytes(made[-1].signed(PUBLISHER).to_bytes(), trusted=TRUSTED))
+    assert not accepted_models(store, "numbers")[-1].signed_by
 
 
 def test_removing_the_record_makes_no_other_bundle_the_first(

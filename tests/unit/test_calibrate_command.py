@@ -16,7 +16,10 @@ from uvsdk.errors import ThresholdError
 from uvsdk.scoring.personal import personal_threshold
 from uvsdk.storage import MemoryStore
 from uvsdk.verify import verify
+from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.reembedding import is_current, remade
+from uvsdk_device.runtime import Runtime
+from uvsdk_device.wrapping import ScryptCost
 
 MakeBundle = Callable[..., Bundle]
 
@@ -73,6 +76,19 @@ def test_options(people: Path, identity_bundle: MakeBundle, capsys: pytest.Captu
     assert judged.ratio.top == 27  # a third of the eighty samples
     assert main(["calibrate", "a", "b", "-o", "c", "--as-norm"]) == 1
     assert "add --with-cohort" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("as_norm", [False, True])
+def test_verification_needs_no_cohort(people: Path, identity_bundle: MakeBundle, tmp_path: Path, as_norm: bool) -> None:
+    bundle = calibrated(people, identity_bundle(), "--with-cohort", *(["--as-norm"] if as_norm else []))
+    store = EncryptedStore.open(tmp_path / "store", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+    own = [path.read_bytes() for path in sorted((people / "p03").iterdir())]
+    enroll("ana", own[:3], model=bundle, store=store, fmr=0.1)
+    whole, bare = Runtime(store, bundle), Runtime(store, bundle, keep_cohort=False)
+    assert bare.bundle.calibration is not None
+    assert (bare.bundle.calibration.cohort is not None) == as_norm  # under AS-norm scores are judged against it
+    assert bare.verify("ana", own[4]).llr == whole.verify("ana", own[4]).llr
+    assert bare.template("ana") == whole.template("ana") == store.template("ana")
 
 
 def test_one_sample_each_gives_impostor_scores(
