@@ -1,19 +1,31 @@
-"""How often a person or a device may fail before it must wait, and when verification closes: pure functions.
+"""How often somebody may fail before they must wait, and when verification closes: pure functions.
 
-The rules are those of NIST SP 800-63B for biometrics (section 5.2.3; revision 4, section 3.2.3): after 5 failed
-attempts in a row, or 10 where presentation attacks are detected, each further attempt waits at least 30 s, twice as
-long every time; after 50 in a row, or 100, biometric verification is disabled until something else than a biometric
-resets it. Revision 4 lets the wait stop growing; here it does at :attr:`RetryPolicy.longest_delay_s`.
+Two rules, and each subject of a count has one or both (:class:`RetryPolicy`):
+
+- **In a row**, as NIST SP 800-63B has it for biometrics (section 5.2.3; revision 4, section 3.2.3): after 5 failed
+  attempts, or 10 where presentation attacks are detected, each further attempt waits at least 30 s, twice as long every
+  time; after 50, or 100, verification is disabled until something else than a biometric resets it. Revision 4 lets the
+  wait stop growing; here it does at :attr:`RetryPolicy.longest_delay_s`.
+- **In a window**: so many failures at once, and so many again in every hour and every day, whatever was accepted in
+  between. An acceptance of one's own person says nothing about the attempts on others, so it does not take these back.
+  The levels run dry evenly (the leaky bucket of ITU-T I.371), so whoever has used up an hour's failures may try again
+  after a part of it, and in any hour there are at most twice :attr:`RetryPolicy.per_hour`.
+
+Who counts what: a device counts each person and itself, a server each pair of caller and person, each caller, and each
+person. The person's count over all callers binds only callers whom that person was never accepted through
+(:func:`is_known`), so a stranger with a token can slow other strangers and lock nobody out.
 
 What counts:
 
-- A **rejection** is a failure, whether the score or a presentation attack detector caused it.
-- An **acceptance** sets the count to zero.
+- A **rejection** is a failure, whether the score or a presentation attack detector caused it, and whatever rate was
+  asked for: else the lowest rate at which a probe is accepted would be free to find.
+- An **acceptance** sets the count in a row to zero. Where its score was told it stays in the windows: every score that
+  leaves is one more equation for the template.
+- An acceptance at a **higher false match rate** than the one in force (whoever holds the store may name one) is what
+  the rate in force makes of it.
 - A sample that **cannot be used** (silence, no face, poor quality) was compared with nothing and is no failure; every
   tenth since the last acceptance counts as one, so that they are bounded too: 500 in all.
-- An acceptance at a **higher false match rate** than the one in force (a caller may name one) counts as nothing: else
-  a few easy acceptances would take hard failures back.
-- An attempt that ends in **another error**, e.g. because there is no threshold, counts as nothing.
+- An attempt that ends in **another error**, e.g. because there is no threshold, was compared with nothing either.
 
 An attempt is counted as failed *before* its probe is looked at, and the count is given back afterwards where it was not
 one. A process that is killed in between has counted it; attempts that run side by side cannot share one count. Where
@@ -21,14 +33,23 @@ the ones under way take up what is left, the next waits for their outcome (``und
 
 The clock is Unix time and may be set. Where it went backwards the whole delay starts again from the new time: nothing
 unlocks early by that, and nobody waits longer than one delay more. A clock that is set forwards ends a wait; who can do
-that is bounded by the count alone.
+that is bounded by the count in a row alone.
 
 >>> state, policy = Attempts(), RetryPolicy()
 >>> for second in range(5):
-...     state = begun(state, now=float(second))
+...     state = begun(state, policy, now=float(second))
 >>> wait_s(state, policy, now=4.0), wait_s(state, policy, now=34.0)
 (30.0, 0.0)
->>> wait_s(begun(state, now=34.0), policy, now=34.0)
+>>> wait_s(begun(state, policy, now=34.0), policy, now=34.0)
+60.0
+
+A caller with a limit of 60 an hour and none in a row, who has one accepted attempt after each failure:
+
+>>> caller, state = RetryPolicy.windows(per_hour=60, per_day=300), Attempts()
+>>> for _ in range(60):
+...     state = begun(state, caller, now=0.0)
+...     state = settled(begun(state, caller, now=0.0), "accepted", Ticket(0.0, 0.0), caller, now=0.0)
+>>> wait_s(state, caller, now=0.0)  # one a minute from here on
 60.0
 """
 
@@ -39,17 +60,21 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from uvsdk.errors import AttemptsError, DisabledError, SettingsError, TooManyAttemptsError
-from uvsdk.scoring import Decision
+from uvsdk.scoring import Decision, Threshold
 
 Outcome: TypeAlias = Literal["accepted", "rejected", "unusable", "void"]
 """How an attempt ended; ``void`` where it failed for a reason that is not the sample's (no threshold, a full disk)."""
 
 _DOUBLINGS: Final = 64  # 30 s doubled so often is longer than any limit, and no float overflows
+_NEVER: Final = 1 << 60
+_ROUNDING_S: Final = 1e-3  # what is left of a level after it ran out in floating point
+HOUR_S: Final = 3600.0
+DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """What failures in a row cost.
+    """What failures cost, in a row and in a window.
 
     Args:
         free_failures: failures after which the next attempt waits; NIST: at most 5, 10 with presentation attack
@@ -59,6 +84,10 @@ class RetryPolicy:
             the same day.
         disabled_at: failures after which nothing is looked at any more; NIST: at most 50, 100 with detection.
         unusable_per_failure: so many samples that cannot be used count as one failure.
+        per_hour: failures in an hour's window, whatever is accepted in between.
+        per_day: the same in a day's. The defaults are ours: OWASP ASVS 5 (6.1.1, 6.3.1) asks for such limits and leaves
+            the numbers to the application.
+        known_s: how long an acceptance makes a caller known for a person.
     """
 
     free_failures: int = 5
@@ -66,6 +95,9 @@ class RetryPolicy:
     longest_delay_s: float = 3600.0
     disabled_at: int = 50
     unusable_per_failure: int = 10
+    per_hour: int = 20
+    per_day: int = 50
+    known_s: float = 90 * DAY_S
 
     def __post_init__(self) -> None:
         if not 1 <= self.free_failures <= self.disabled_at:
@@ -80,6 +112,16 @@ class RetryPolicy:
             )
         if self.unusable_per_failure < 1:
             raise SettingsError(f"unusable_per_failure is {self.unusable_per_failure}; it must be at least 1")
+        if self.per_hour < 1 or self.per_day < 1 or not 0 <= self.known_s < math.inf:
+            raise SettingsError(
+                f"a window holds at least 1 failure and a caller is known for a while, got {self.per_hour} an hour, "
+                f"{self.per_day} a day and {self.known_s:g} s"
+            )
+
+    @classmethod
+    def windows(cls, *, per_hour: int, per_day: int) -> RetryPolicy:
+        """Of somebody whose failures in a row say nothing, because they are of many people or by many callers."""
+        return cls(free_failures=_NEVER, disabled_at=_NEVER, per_hour=per_hour, per_day=per_day)
 
     def delay_s(self, failures: int) -> float:
         """The wait before the attempt that follows ``failures`` in a row; infinite where it is disabled.
@@ -100,21 +142,62 @@ WITH_DETECTION: Final = RetryPolicy(free_failures=10, disabled_at=100)
 
 
 @dataclass(frozen=True, slots=True)
+class Recent:
+    """How full the windows are.
+
+    Args:
+        hour: failures in the hour's window, less what has run out of it.
+        day: likewise in the day's.
+        at_s: Unix time of both.
+    """
+
+    hour: float = 0.0
+    day: float = 0.0
+    at_s: float = 0.0
+
+    def at(self, policy: RetryPolicy, now: float) -> Recent:
+        """The levels at ``now``; a clock that went backwards lets nothing run out."""
+        passed_s = max(now - self.at_s, 0.0)
+        return Recent(
+            max(self.hour - passed_s * policy.per_hour / HOUR_S, 0.0),
+            max(self.day - passed_s * policy.per_day / DAY_S, 0.0),
+            now,
+        )
+
+    def plus(self, failures: float) -> Recent:
+        """With so many more, or, below 0, fewer."""
+        return replace(self, hour=max(self.hour + failures, 0.0), day=max(self.day + failures, 0.0))
+
+    def wait_s(self, policy: RetryPolicy) -> float:
+        """Seconds until one more fits into both windows."""
+        over_hour = (self.hour + 1 - policy.per_hour) * HOUR_S / policy.per_hour
+        over_day = (self.day + 1 - policy.per_day) * DAY_S / policy.per_day
+        longest_s = max(over_hour, over_day)
+        return longest_s if longest_s > _ROUNDING_S else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Attempts:
-    """The count of one person, device or caller.
+    """The count of one subject.
 
     Args:
         failures: in a row; those whose outcome is not known yet among them.
         unusable: samples since the last acceptance that could not be used.
-        since_s: Unix time from which the wait counts.
+        since_s: Unix time from which the wait for failures in a row counts.
+        recent: the windows.
+        accepted_s: Unix time of the last acceptance; ``None`` where there was none, or nobody keeps it.
     """
 
     failures: int = 0
     unusable: int = 0
     since_s: float = 0.0
+    recent: Recent = Recent()
+    accepted_s: float | None = None
 
     def __post_init__(self) -> None:
-        if self.failures < 0 or self.unusable < 0 or not math.isfinite(self.since_s):
+        levels = (self.recent.hour, self.recent.day)
+        times = (self.since_s, self.recent.at_s, 0.0 if self.accepted_s is None else self.accepted_s)
+        if self.failures < 0 or self.unusable < 0 or not all(map(math.isfinite, (*levels, *times))) or min(levels) < 0:
             raise ValueError("a count is not negative and its time is a number")
 
 
@@ -133,22 +216,37 @@ class Ticket:
 
 def anchored(state: Attempts, now: float) -> Attempts:
     """``state``, waiting from ``now`` on where the clock went back behind its beginning; to be kept if it changed."""
-    return replace(state, since_s=now) if now < state.since_s else state
+    since_s, at_s = min(state.since_s, now), min(state.recent.at_s, now)
+    accepted_s = None if state.accepted_s is None else min(state.accepted_s, now)
+    return replace(state, since_s=since_s, recent=replace(state.recent, at_s=at_s), accepted_s=accepted_s)
 
 
 def wait_s(state: Attempts, policy: RetryPolicy, now: float) -> float:
     """Seconds until an attempt is looked at: 0 for at once, infinite for never."""
-    delay_s = policy.delay_s(state.failures)
-    return max(delay_s - max(now - state.since_s, 0.0), 0.0)
+    in_a_row_s = policy.delay_s(state.failures) - max(now - state.since_s, 0.0)
+    return max(in_a_row_s, state.recent.at(policy, now).wait_s(policy), 0.0)
 
 
-def begun(state: Attempts, now: float) -> Attempts:
+def is_known(state: Attempts, policy: RetryPolicy, now: float) -> bool:
+    """Whether the caller of a pair was accepted for its person lately."""
+    return state.accepted_s is not None and now - state.accepted_s < policy.known_s
+
+
+def begun(state: Attempts, policy: RetryPolicy, now: float) -> Attempts:
     """The state once an attempt has begun: it counts as failed until :func:`settled` knows better."""
-    return replace(state, failures=state.failures + 1, since_s=now)
+    recent = state.recent.at(policy, now).plus(1)
+    return replace(state, failures=state.failures + 1, since_s=now, recent=recent)
 
 
 def settled(
-    state: Attempts, outcome: Outcome, ticket: Ticket, policy: RetryPolicy, *, now: float, undecided: int = 0
+    state: Attempts,
+    outcome: Outcome,
+    ticket: Ticket,
+    policy: RetryPolicy,
+    *,
+    now: float,
+    undecided: int = 0,
+    told: bool = False,
 ) -> Attempts:
     """The state once an attempt has ended.
 
@@ -159,34 +257,42 @@ def settled(
         policy: says how many unusable samples are one failure.
         now: Unix time.
         undecided: other attempts that are under way here; an acceptance leaves them counted.
+        told: whether the caller is told a score: then an acceptance too stays in the windows.
     """
+    recent = state.recent.at(policy, now)
     if outcome == "accepted":
-        return Attempts(failures=undecided, since_s=state.since_s)
+        return Attempts(undecided, 0, state.since_s, recent if told else recent.plus(-1), now)
     # At least this one, even where everything was reset while it ran.
     failures = max(state.failures, undecided + 1)
     if outcome == "rejected":
-        return replace(state, failures=failures, since_s=now)
+        return replace(state, failures=failures, since_s=now, recent=recent)
     unusable = state.unusable + (outcome == "unusable")
+    recent = recent.plus(1 / policy.unusable_per_failure - 1 if outcome == "unusable" else -1)
     if outcome == "unusable" and unusable % policy.unusable_per_failure == 0:
-        return Attempts(failures, unusable, now)
+        return replace(state, failures=failures, unusable=unusable, since_s=now, recent=recent)
     # Only where nothing else has begun or ended since: their wait stands.
     since_s = ticket.waited_since_s if state.since_s == ticket.began_s else state.since_s
-    return Attempts(failures - 1, unusable, since_s)
+    return replace(state, failures=failures - 1, unusable=unusable, since_s=since_s, recent=recent)
 
 
-def outcome_of(decision: Decision, fmr: float | None) -> Outcome:
-    """How an attempt counts that ended in ``decision``, where ``fmr`` is the false match rate in force.
+def outcome_of(decision: Decision, in_force: Threshold | None) -> Outcome:
+    """How an attempt counts that ended in ``decision``, where ``in_force`` is the threshold in force.
 
-    ``None`` where no rate is in force, e.g. for a template without a threshold: every acceptance then counts.
+    ``None`` where none is in force, e.g. for a template without a threshold: every acceptance then counts.
 
     >>> from uvsdk.scoring import Threshold
-    >>> lax = Decision(0.4, Threshold(score=0.3, fmr=0.2, trials=1000), "m")
-    >>> lax.accepted, outcome_of(lax, 0.01), outcome_of(lax, 0.2)
-    (True, 'void', 'accepted')
+    >>> in_force = Threshold(score=0.5, fmr=0.01, trials=1000)
+    >>> lax = Threshold(score=0.3, fmr=0.2, trials=1000)
+    >>> [outcome_of(Decision(score, lax, "m"), in_force) for score in (0.2, 0.4, 0.6)]
+    ['rejected', 'rejected', 'accepted']
     """
     if not decision.accepted:
         return "rejected"
-    return "accepted" if fmr is None or decision.threshold.fmr <= fmr else "void"
+    limit = decision.threshold
+    if in_force is None or limit.fmr <= in_force.fmr:
+        return "accepted"
+    value = decision.llr if in_force.scale == "llr" else decision.score
+    return "accepted" if value is not None and value >= in_force.score else "rejected"
 
 
 def refusal(state: Attempts, policy: RetryPolicy, now: float, *, whose: str, reset: str) -> AttemptsError:
@@ -203,18 +309,25 @@ def refusal(state: Attempts, policy: RetryPolicy, now: float, *, whose: str, res
     failed = f"{state.failures} failed attempts in a row for {whose}"
     if math.isinf(remaining_s):
         return DisabledError(f"{failed}: verification is disabled. Identify the person in another way, then {reset}")
+    recent = state.recent.at(policy, now)
+    if recent.wait_s(policy) >= remaining_s:
+        failed = f"too many failed attempts lately for {whose}, whatever was accepted in between"
     whole_s = math.ceil(remaining_s)
     return TooManyAttemptsError(f"{failed}; the next one is looked at in {whole_s} s", remaining_s)
 
 
 __all__ = [
+    "DAY_S",
+    "HOUR_S",
     "WITH_DETECTION",
     "Attempts",
     "Outcome",
+    "Recent",
     "RetryPolicy",
     "Ticket",
     "anchored",
     "begun",
+    "is_known",
     "outcome_of",
     "refusal",
     "settled",

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
     from uvsdk.modality import Capture, Sample
     from uvsdk.presentation import PresentationAttackDetector
+
+DEFAULT_FPIR: Final = 0.01
+"""False positive identification rate of a search where nobody names one."""
 
 Outcome = Literal["identified", "rejected", "ambiguous"]
 """``ambiguous``: the best score is high enough and several people share it."""
@@ -125,7 +128,7 @@ def identify(
     gallery: Gallery,
     *,
     model: Bundle | str | os.PathLike[str],
-    fpir: float = 0.01,
+    fpir: float = DEFAULT_FPIR,
     top: int = 5,
     threshold: SearchThreshold | None = None,
     capture: Capture | None = None,
@@ -333,6 +336,7 @@ def _check_rate(fpir: float) -> None:
 
 
 __all__ = [
+    "DEFAULT_FPIR",
     "Identification",
     "Outcome",
     "SearchThreshold",

@@ -1,7 +1,8 @@
 """The retry policy on this device: failures are kept sealed in the store, for each person and for the whole device.
 
-The count of the device is of failures in a row whoever is claimed, so that a finder cannot try one person after
-another. Both must admit an attempt. Several runtimes or processes on one store share both counts.
+The count of the device is of failures whoever is claimed, so that a finder cannot try one person after another; and
+its windows keep them whatever is accepted in between, so that neither can somebody who is enrolled here. Both must
+admit an attempt. Several runtimes or processes on one store share both counts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final, TypeVar
 from uvsdk.attempts import (
     Attempts,
     Outcome,
+    Recent,
     RetryPolicy,
     Ticket,
     anchored,
@@ -27,16 +29,18 @@ from uvsdk.attempts import (
 )
 from uvsdk.errors import SampleError, StoreError, UnknownUserError
 from uvsdk.forking import in_child
-from uvsdk.identify import Identification
+from uvsdk.identify import DEFAULT_FPIR, Identification
 from uvsdk.privacy.identifiers import canonical_user_id
-from uvsdk.scoring import Decision
+from uvsdk.scoring import Decision, Threshold
 from uvsdk.transfer import stays_here
 from uvsdk_device.keystore import ATTEMPTS, EncryptedStore
 
 _Result = TypeVar("_Result")
 
-_FORM: Final = struct.Struct("<IId")
+_FORM: Final = struct.Struct("<IIdddd")
 """Of one length, so that it can be overwritten in place."""
+_FIRST_FORM: Final = struct.Struct("<IId")
+"""What a version without windows wrote."""
 _HIGHEST: Final = 0xFFFFFFFF
 _DEVICE: Final = ""
 
@@ -66,7 +70,14 @@ class AttemptGate:
         self._changed = threading.Condition()
         self._undecided: Counter[str] = Counter()
 
-    def decide(self, user_id: str, compare: Callable[[], Decision], *, fmr: float | None = None) -> Decision:
+    def decide(
+        self,
+        user_id: str,
+        compare: Callable[[], Decision],
+        *,
+        in_force: Threshold | None = None,
+        told: bool = False,
+    ) -> Decision:
         """The outcome of ``compare``, counted before it is computed and settled before it is given.
 
         Where attempts under way take up what is left, this waits for their outcome.
@@ -74,29 +85,39 @@ class AttemptGate:
         Args:
             user_id: enrolled in the store.
             compare: called once, if at all.
-            fmr: false match rate in force: an acceptance at a higher one takes no failures back.
+            in_force: the threshold in force: an acceptance at a higher rate is what this one makes of it.
+            told: whether somebody else will be told the score: then an acceptance fills the windows too.
 
         Raises:
             TooManyAttemptsError, DisabledError: ``compare`` was not called.
             UnknownUserError: not enrolled here.
         """
         subjects = (canonical_user_id(user_id), _DEVICE)
-        return self._counted(subjects, compare, lambda decision: outcome_of(decision, fmr))
+        return self._counted(subjects, compare, lambda decision: outcome_of(decision, in_force), told=told)
 
     def search(self, search: Callable[[], Identification]) -> Identification:
         """The same for a search among everybody, which claims nobody: it counts for the device alone.
+
+        Somebody who is named at a higher rate than the default one (``uvsdk.identify.DEFAULT_FPIR``) counts as nobody:
+        at a rate near 1 somebody always is.
 
         Raises:
             TooManyAttemptsError, DisabledError: ``search`` was not called.
         """
 
         def outcome(found: Identification) -> Outcome:
-            return "accepted" if found.outcome == "identified" else "rejected"
+            named = found.outcome == "identified" and found.threshold.fpir <= DEFAULT_FPIR
+            return "accepted" if named else "rejected"
 
         return self._counted((_DEVICE,), search, outcome)
 
     def _counted(
-        self, subjects: tuple[str, ...], work: Callable[[], _Result], judge: Callable[[_Result], Outcome]
+        self,
+        subjects: tuple[str, ...],
+        work: Callable[[], _Result],
+        judge: Callable[[_Result], Outcome],
+        *,
+        told: bool = False,
     ) -> _Result:
         tickets = self._begin(subjects)
         outcome: Outcome | None = None  # what is interrupted (Ctrl-C, a kill) stays counted
@@ -110,7 +131,7 @@ class AttemptGate:
             outcome = "void"
             raise
         finally:
-            self._end(tickets, outcome)
+            self._end(tickets, outcome, told)
         return result
 
     def state(self, user_id: str | None = None) -> Attempts:
@@ -123,6 +144,10 @@ class AttemptGate:
     def wait_s(self, user_id: str | None = None) -> float:
         """Seconds until the next attempt is looked at: 0 for at once, infinite where it is disabled."""
         return wait_s(self.state(user_id), self._policy, self._clock())
+
+    def recent(self, user_id: str | None = None) -> Recent:
+        """How full the windows are now."""
+        return self.state(user_id).recent.at(self._policy, self._clock())
 
     def _begin(self, subjects: tuple[str, ...]) -> dict[str, Ticket]:
         with self._changed:
@@ -141,26 +166,26 @@ class AttemptGate:
 
     def _admit(self, states: dict[str, Attempts], now: float) -> dict[str, Ticket]:
         for subject, state in states.items():
-            self._write(subject, begun(state, now), durable=True)
+            self._write(subject, begun(state, self._policy, now), durable=True)
         self._undecided.update(states.keys())
         return {subject: Ticket(now, state.since_s) for subject, state in states.items()}
 
-    def _end(self, tickets: dict[str, Ticket], outcome: Outcome | None) -> None:
+    def _end(self, tickets: dict[str, Ticket], outcome: Outcome | None, told: bool) -> None:
         with self._changed:
             self._undecided.subtract(tickets.keys())
             self._undecided = +self._undecided  # drops zeros, so that it does not grow with everyone ever seen
             try:
                 if outcome is not None:
                     for subject, ticket in tickets.items():
-                        self._settle(subject, ticket, outcome)
+                        self._settle(subject, ticket, outcome, told)
             finally:
                 self._changed.notify_all()
 
-    def _settle(self, subject: str, ticket: Ticket, outcome: Outcome) -> None:
+    def _settle(self, subject: str, ticket: Ticket, outcome: Outcome, told: bool) -> None:
         undecided = self._undecided[subject]
         with self._store.lock():
             state = self._read(subject)
-            ended = settled(state, outcome, ticket, self._policy, now=self._clock(), undecided=undecided)
+            ended = settled(state, outcome, ticket, self._policy, now=self._clock(), undecided=undecided, told=told)
             try:
                 # Not forced to the disk: a power cut leaves the attempt counted, which is the safe side.
                 self._write(subject, ended, durable=False)
@@ -185,7 +210,15 @@ class AttemptGate:
         return read_attempts(self._store, subject)
 
     def _write(self, subject: str, state: Attempts, *, durable: bool) -> None:
-        section = _FORM.pack(min(state.failures, _HIGHEST), min(state.unusable, _HIGHEST), state.since_s)
+        recent = state.recent
+        section = _FORM.pack(
+            min(state.failures, _HIGHEST),
+            min(state.unusable, _HIGHEST),
+            state.since_s,
+            recent.hour,
+            recent.day,
+            recent.at_s,
+        )
         self._store.overwrite(ATTEMPTS, section, user=subject, durable=durable)
 
 
@@ -197,7 +230,10 @@ def read_attempts(store: EncryptedStore, user_id: str = _DEVICE) -> Attempts:
     """
     try:
         (section,) = store.get(ATTEMPTS, user=user_id)
-        return Attempts(*_FORM.unpack(section))
+        if len(section) == _FIRST_FORM.size:
+            return Attempts(*_FIRST_FORM.unpack(section))
+        failures, unusable, since_s, *recent = _FORM.unpack(section)
+        return Attempts(failures, unusable, since_s, Recent(*recent))
     except KeyError:
         return Attempts()
     except (struct.error, ValueError) as error:

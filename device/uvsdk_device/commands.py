@@ -16,6 +16,7 @@ from uvsdk.cli import Command
 from uvsdk.enroll import enroll
 from uvsdk.enrolment.ageing import AgeingPolicy
 from uvsdk.errors import SettingsError, StoreLockedError
+from uvsdk.identify import DEFAULT_FPIR
 from uvsdk.privacy.bundle_signing import read_public_key
 from uvsdk_device.ageing import revert_template
 from uvsdk_device.answer import decision_json
@@ -109,7 +110,10 @@ def _identify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="one recording or picture")
     _model_arguments(parser)
     parser.add_argument(
-        "--fpir", type=float, default=0.01, help="false positive identification rate to aim for (default %(default)s)"
+        "--fpir",
+        type=float,
+        default=DEFAULT_FPIR,
+        help="false positive identification rate to aim for (default %(default)s)",
     )
     parser.add_argument("--top", type=int, default=5, help="how many candidates to print (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -204,8 +208,12 @@ def _attempts(arguments: argparse.Namespace) -> int:
         return 0
     gate = AttemptGate(store)
     state, wait_s = gate.state(arguments.user), gate.wait_s(arguments.user)
+    recent = gate.recent(arguments.user)
     then = "disabled until it is reset" if math.isinf(wait_s) else f"the next attempt waits {math.ceil(wait_s)} s"
-    print(f"{state.failures} failed attempts in a row, {state.unusable} samples that could not be used; {then}")
+    print(
+        f"{state.failures} failed attempts in a row, {state.unusable} samples that could not be used, "
+        f"{recent.hour:.1f} failures in the hour's window and {recent.day:.1f} in the day's; {then}"
+    )
     return 0
 
 

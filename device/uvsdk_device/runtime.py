@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from uvsdk.attempts import RetryPolicy
 from uvsdk.bundle import Bundle
 from uvsdk.enrolment.ageing import AgeingPolicy
-from uvsdk.errors import EnrolmentError, ModelMismatchError, StoreError
+from uvsdk.errors import EnrolmentError, ModelMismatchError, StoreError, ThresholdError
 from uvsdk.gallery import Gallery
-from uvsdk.identify import Identification, SearchThreshold, identify
+from uvsdk.identify import DEFAULT_FPIR, Identification, SearchThreshold, identify
 from uvsdk.inference import open_bundle
 from uvsdk.scoring import Decision, Threshold
 from uvsdk.template import Template
@@ -92,6 +92,7 @@ class Runtime:
         fmr: float | None = None,
         capture: Capture | None = None,
         detectors: Sequence[PresentationAttackDetector] = (),
+        told: bool = False,
     ) -> Decision:
         """Whether ``probe`` is of that user. Where templates follow their people, an accepted probe may move this one.
 
@@ -102,6 +103,8 @@ class Runtime:
             fmr: false match rate to decide at in place of the template's own, see :func:`uvsdk.verify.threshold_for`.
             capture: how the probe is taken: quality policy, rule for several faces, limits.
             detectors: presentation attack detectors that look at the probe too.
+            told: whether somebody else than whoever holds the store is told the score; then every answer counts as an
+                attempt (:mod:`uvsdk.attempts`).
 
         Raises:
             TooManyAttemptsError, DisabledError: after failures in a row; the probe was not looked at.
@@ -127,8 +130,10 @@ class Runtime:
             probes.append(embedded.embedding)
             return decision
 
-        in_force = None if enrolled.threshold is None else enrolled.threshold.fmr
-        decision = compare() if self._gate is None else self._gate.decide(user_id, compare, fmr=in_force)
+        if self._gate is None:
+            decision = compare()
+        else:
+            decision = self._gate.decide(user_id, compare, in_force=self._in_force(enrolled), told=told)
         if self._ageing is not None and decision.accepted:
             # Who was recognised is let in, even where the disk is full or the user was deleted meanwhile.
             with contextlib.suppress(StoreError):
@@ -150,20 +155,30 @@ class Runtime:
 
         Args:
             user_id: enrolled in the store; :meth:`template` gives what to compare with.
-            compare: makes the decision; not called where the attempt is refused.
+            compare: makes the decision; not called where the attempt is refused. Where it accepts at a higher rate than
+                the template's, the template's threshold says how it counts.
 
         Raises:
             TooManyAttemptsError, DisabledError: after failures in a row.
             UnknownUserError: not enrolled here.
         """
-        return compare() if self._gate is None else self._gate.decide(user_id, compare)
+        if self._gate is None:
+            return compare()
+        return self._gate.decide(user_id, compare, in_force=self._in_force(self.template(user_id)))
+
+    def _in_force(self, template: Template) -> Threshold | None:
+        """By which an acceptance at a higher rate is judged; ``None`` where there is none."""
+        try:
+            return threshold_for(template, self._bundle)
+        except ThresholdError:
+            return None
 
     def identify(
         self,
         probe: Sample,
         people: Gallery,
         *,
-        fpir: float = 0.01,
+        fpir: float = DEFAULT_FPIR,
         top: int = 5,
         threshold: SearchThreshold | None = None,
         capture: Capture | None = None,

@@ -1,4 +1,9 @@
-"""The retry policy on the server: failures are counted in the database, for each person and for each caller's token.
+"""The retry policy on the server: failures are counted in the database, of each caller's token at each person, of each
+caller, and at each person.
+
+A caller is let through where the pair and the caller may (failures in a row of the pair; windows of both), and where
+the person's window over all callers has room too, or the person was accepted through this caller lately. So guessing at
+one person by many tokens is slowed, and nobody who fails can close a person to the callers who know them.
 
 Steps that arrive while a transaction is written go into the next one together, so that eight clients cost one commit
 and not eight. The counts live in the database only: what an operator resets beside the server holds at once.
@@ -7,25 +12,31 @@ and not eight. The counts live in the database only: what an operator resets bes
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.attempts import (
+    HOUR_S,
     Attempts,
     Outcome,
     RetryPolicy,
     Ticket,
     anchored,
     begun,
+    is_known,
     outcome_of,
     refusal,
     settled,
     wait_s,
 )
 from uvsdk.errors import SampleError, TooManyAttemptsError
-from uvsdk.scoring import Decision
+from uvsdk.scoring import Decision, Threshold
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.problems import Problem
 from uvsdk_server.store import counts
@@ -33,6 +44,12 @@ from uvsdk_server.store.counts import Subject, Whose
 from uvsdk_server.store.database import Database
 
 Tickets = Mapping[Subject, Ticket]
+
+_WORDS: Final[Mapping[Whose, str]] = {
+    "pair": "this person by this caller",
+    "person": "this person by callers who do not know them",
+    "caller": "this caller",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +65,7 @@ class _End:
 
     tickets: Tickets
     outcome: Outcome
+    told: bool = False
 
     @property
     def subjects(self) -> tuple[Subject, ...]:
@@ -80,7 +98,7 @@ class AttemptGate:
 
     Args:
         database: keeps the counts.
-        policies: for a person and for a caller.
+        policies: for a pair of caller and person, for a person over all callers, and for a caller.
         metrics: counts refusals.
         clock: gives Unix time.
     """
@@ -100,9 +118,16 @@ class AttemptGate:
         self._queued: list[_Step] = []
         self._waiting: list[_Step] = []
         self._writing: asyncio.Task[None] | None = None
+        self._prune_at_s = -math.inf
 
     async def decide(
-        self, user: str, caller: str, compare: Callable[[], Awaitable[Decision]], *, fmr: float | None = None
+        self,
+        user: str,
+        caller: str,
+        compare: Callable[[], Awaitable[Decision]],
+        *,
+        in_force: Threshold | None = None,
+        told: bool = False,
     ) -> Decision:
         """The outcome of ``compare``, counted before it is computed and settled before it is given.
 
@@ -112,13 +137,14 @@ class AttemptGate:
             user: hashed id of the claimed person.
             caller: id of the token that asks.
             compare: called once, if at all.
-            fmr: false match rate in force: an acceptance at a higher one takes no failures back.
+            in_force: the threshold in force: an acceptance at a higher rate is what this one makes of it.
+            told: whether the caller will be told the score: then an acceptance fills the windows too.
 
         Raises:
             TooManyAttemptsError, DisabledError: ``compare`` was not called.
             Problem: 404, the user is not known here.
         """
-        tickets = await self._take(_Begin((Subject("person", user), Subject("caller", caller))))
+        tickets = await self._take(_Begin((Subject(caller, user), Subject(user=user), Subject(caller))))
         try:
             decision = await compare()
         except SampleError:
@@ -130,7 +156,7 @@ class AttemptGate:
         except BaseException:  # cancelled: nobody hears the answer, and the attempt stays counted
             self._release(tickets)
             raise
-        await self._take(_End(tickets, outcome_of(decision, fmr)))
+        await self._take(_End(tickets, outcome_of(decision, in_force), told))
         return decision
 
     async def close(self) -> None:
@@ -179,16 +205,17 @@ class AttemptGate:
         waiting: list[_Step] = []
         try:
             async with self._database.write() as connection:
+                await counts.serialised(connection)
+                await self._prune(connection)
                 subjects = {subject for step in steps for subject in step.what.subjects}
-                former = await counts.read(connection, subjects)
-                batch = _Batch(dict(former), self._undecided.copy(), {})
+                batch = _Batch(await counts.read(connection, subjects), self._undecided.copy(), {})
                 for step in steps:
                     answer = self._apply(step.what, batch)
                     if answer is None:
                         waiting.append(step)
                     else:
                         answers[step] = answer
-                await counts.write(connection, former, batch.changed)
+                await counts.write(connection, batch.changed)
         except Exception as error:  # noqa: BLE001 - passed on to everyone who waits, whatever it is
             answers, waiting = dict.fromkeys(steps, error), []
         self._waiting += waiting
@@ -223,6 +250,9 @@ class AttemptGate:
         for subject in what.subjects:
             batch.keep(subject, anchored(batch.states[subject], now))
         waits_s = {subject: wait_s(batch.states[subject], self._policy(subject), now) for subject in what.subjects}
+        for subject in what.subjects:
+            if subject.whose == "pair" and is_known(batch.states[subject], self._policy(subject), now):
+                waits_s.pop(Subject(user=subject.user), None)
         closed = [subject for subject, remaining_s in waits_s.items() if remaining_s > 0]
         certain = [subject for subject in closed if not batch.undecided[subject]]
         if certain:
@@ -231,7 +261,7 @@ class AttemptGate:
             return None
         tickets = {subject: Ticket(now, batch.states[subject].since_s) for subject in what.subjects}
         for subject in what.subjects:
-            batch.keep(subject, begun(batch.states[subject], now))
+            batch.keep(subject, begun(batch.states[subject], self._policy(subject), now))
         batch.undecided.update(what.subjects)
         return tickets
 
@@ -248,6 +278,7 @@ class AttemptGate:
                         self._policy(subject),
                         now=now,
                         undecided=batch.undecided[subject],
+                        told=end.told,
                     ),
                 )
 
@@ -256,12 +287,19 @@ class AttemptGate:
             batch.states[subject],
             self._policy(subject),
             now,
-            whose=f"this {subject.whose}",
+            whose=_WORDS[subject.whose],
             reset=f"have the operator reset it (DELETE /v1/attempts/{subject.whose}/ID, `uvsdk lockouts reset`)",
         )
         until = "later" if isinstance(error, TooManyAttemptsError) else "reset"
         self._metrics.refused_attempts.labels(subject.whose, until).inc()
         return error
+
+    async def _prune(self, connection: AsyncConnection) -> None:
+        """Once an hour, so that the table does not grow with everyone ever seen."""
+        now = self._clock()
+        if now >= self._prune_at_s:
+            await counts.prune(connection, now, self._policies["pair"].known_s)
+            self._prune_at_s = now + HOUR_S
 
     def _policy(self, subject: Subject) -> RetryPolicy:
         return self._policies[subject.whose]

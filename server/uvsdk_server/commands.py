@@ -234,16 +234,21 @@ def _rounds(arguments: argparse.Namespace) -> int:
 def _configure_lockouts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="the server's data folder")
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|reset")
-    listing = actions.add_parser("list", help="who has failed in a row, most failures first")
+    listing = actions.add_parser("list", help="who has failed, most failures in a row first")
     listing.add_argument("--limit", type=int, default=50, help="how many (50)")
-    reset = actions.add_parser("reset", help="forget the failures of a person or of a caller's token")
+    reset = actions.add_parser(
+        "reset", help="forget the failures at a person (by every caller), of a caller's token, or of one at the other"
+    )
     reset.add_argument("whose", choices=counts.WHOSE)
-    reset.add_argument("name", help="hashed user id, or token id, as listed")
+    reset.add_argument("name", help="hashed user id, token id, or both as TOKEN:HASH, as listed")
 
 
 def _lockouts(arguments: argparse.Namespace) -> int:
     if arguments.action == "reset":
-        subject = counts.Subject(arguments.whose, arguments.name)
+        try:
+            subject = counts.Subject.named(arguments.whose, arguments.name)
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
 
         async def reset(connection: AsyncConnection) -> bool:
             return await counts.reset(connection, subject)
@@ -258,12 +263,15 @@ def _lockouts(arguments: argparse.Namespace) -> int:
     async def listed(connection: AsyncConnection) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
         for subject, state in await counts.listed(connection, arguments.limit):
-            remaining_s = wait_s(state, policies[subject.whose], now)
+            policy = policies[subject.whose]
+            remaining_s, recent = wait_s(state, policy, now), state.recent.at(policy, now)
             then = "disabled" if math.isinf(remaining_s) else f"waits {math.ceil(remaining_s)} s"
-            rows.append((subject.whose, subject.name, str(state.failures), str(state.unusable), then))
+            lately = (f"{recent.hour:.1f}", f"{recent.day:.1f}")
+            rows.append((subject.whose, subject.name, str(state.failures), str(state.unusable), *lately, then))
         return rows
 
-    _print_table([("whose", "name", "failures", "unusable", "next"), *_in_database(arguments.data, listed)])
+    header = ("whose", "name", "failures", "unusable", "hour", "day", "next")
+    _print_table([header, *_in_database(arguments.data, listed)])
     return 0
 
 
@@ -296,5 +304,5 @@ COMMANDS = (
     Command("serve", "Run the coordination server.", _configure_serve, _serve),
     Command("token", "Make, list and revoke the server's tokens.", _configure_token, _token),
     Command("rounds", "List the server's training rounds.", _configure_rounds, _rounds),
-    Command("lockouts", "Show and reset failed attempts in a row.", _configure_lockouts, _lockouts),
+    Command("lockouts", "Show and reset failed attempts.", _configure_lockouts, _lockouts),
 )

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from uvsdk.attempts import RetryPolicy
+from uvsdk.attempts import DAY_S, RetryPolicy
 from uvsdk.errors import SettingsError
 from uvsdk.modality import Capture, FacesRule, Limits
 from uvsdk.scoring import QualityPolicy
@@ -69,15 +69,22 @@ class Settings(BaseSettings):
         faces: whose face is meant where a picture has several: ``largest``, ``single`` or ``only``
             (:class:`uvsdk.modality.Capture`); a request may only ask for a stricter rule.
         presentation_detector: ask the presentation attack detector that the model carries, where it carries one.
-        failures_before_delay: failed attempts in a row for one person after which the next must wait (NIST SP 800-63B:
-            at most 5, 10 with presentation attack detection that was shown to work).
-        failures_before_disabled: after which verification of that person is disabled until the operator resets it
-            (NIST: at most 50, 100 with detection).
-        caller_failures_before_delay: the same for one caller's token, whoever is claimed. It is higher because a token
-            serves many people; set 5 where each device has a token of its own.
-        caller_failures_before_disabled: the same; 50 where each device has a token of its own.
+        failures_before_delay: failed attempts in a row for one person by one caller's token after which the next must
+            wait (NIST SP 800-63B: at most 5, 10 with presentation attack detection that was shown to work).
+        failures_before_disabled: after which verification of that person by that caller is disabled until the operator
+            resets it (NIST: at most 50, 100 with detection).
         retry_delay_s: the first delay; each further failure doubles it (NIST: at least 30 s).
         retry_longest_delay_s: where it stops growing.
+        pair_failures_per_hour: failed attempts for one person by one caller in an hour's window, whatever is accepted
+            in between; a caller who is told scores fills it with every answer (:mod:`uvsdk.attempts`).
+        pair_failures_per_day: the same in a day's.
+        person_failures_per_hour: failed attempts for one person by all callers together; they slow callers through whom
+            that person was not accepted lately, and no others.
+        person_failures_per_day: the same in a day's.
+        caller_failures_per_hour: failed attempts by one caller, whoever is claimed, whatever is accepted in between.
+            Raise it for a token that serves so many people that they fail more often honestly.
+        caller_failures_per_day: the same in a day's.
+        known_days: how long an acceptance makes a caller known for a person.
         verify_threads: verifications computed at once.
         pixels_limit: largest image of ``POST /v1/verify``.
         seconds_limit: longest recording of ``POST /v1/verify``.
@@ -125,10 +132,15 @@ class Settings(BaseSettings):
     presentation_detector: bool = True
     failures_before_delay: int = Field(default=5, ge=1)
     failures_before_disabled: int = Field(default=50, ge=1)
-    caller_failures_before_delay: int = Field(default=100, ge=1)
-    caller_failures_before_disabled: int = Field(default=1000, ge=1)
     retry_delay_s: float = Field(default=30.0, ge=0)
     retry_longest_delay_s: float = Field(default=3600.0, ge=0)
+    pair_failures_per_hour: int = Field(default=20, ge=1)
+    pair_failures_per_day: int = Field(default=50, ge=1)
+    person_failures_per_hour: int = Field(default=10, ge=1)
+    person_failures_per_day: int = Field(default=50, ge=1)
+    caller_failures_per_hour: int = Field(default=60, ge=1)
+    caller_failures_per_day: int = Field(default=300, ge=1)
+    known_days: float = Field(default=90.0, ge=0, le=36_500)
     verify_threads: int = Field(default=2, ge=1)
     pixels_limit: int = Field(default=25_000_000, ge=1)
     seconds_limit: float = Field(default=60.0, gt=0)
@@ -155,9 +167,17 @@ class Settings(BaseSettings):
         return Capture(quality=self.quality, faces=self.faces, limits=limits)
 
     def retry_policies(self) -> dict[Whose, RetryPolicy]:
-        """What failures in a row cost a person and a caller. Raises :class:`SettingsError`."""
-        delays = (self.retry_delay_s, self.retry_longest_delay_s)
+        """What failures cost a pair of caller and person, a person and a caller. Raises :class:`SettingsError`."""
         return {
-            "person": RetryPolicy(self.failures_before_delay, *delays, self.failures_before_disabled),
-            "caller": RetryPolicy(self.caller_failures_before_delay, *delays, self.caller_failures_before_disabled),
+            "pair": RetryPolicy(
+                self.failures_before_delay,
+                self.retry_delay_s,
+                self.retry_longest_delay_s,
+                self.failures_before_disabled,
+                per_hour=self.pair_failures_per_hour,
+                per_day=self.pair_failures_per_day,
+                known_s=self.known_days * DAY_S,
+            ),
+            "person": RetryPolicy.windows(per_hour=self.person_failures_per_hour, per_day=self.person_failures_per_day),
+            "caller": RetryPolicy.windows(per_hour=self.caller_failures_per_hour, per_day=self.caller_failures_per_day),
         }

@@ -45,8 +45,11 @@ SETTINGS: dict[str, object] = {
     "start_after_users": 1000,
     "failures_before_delay": 100_000,
     "failures_before_disabled": 100_000,
-    "caller_failures_before_delay": 100_000,
-    "caller_failures_before_disabled": 100_000,
+    **{
+        f"{whose}_failures_per_{window}": 100_000
+        for whose in ("pair", "person", "caller")
+        for window in ("hour", "day")
+    },
     "body_limit_bytes": 16 << 20,
 }
 """Nobody waits: two hundred trials are more than anybody may fail."""

@@ -21,7 +21,7 @@ from PIL import Image
 
 from tests.integration import harness
 from tests.integration.harness import ROOT, KillableServer, RunningServer, SyntheticDevice, kind
-from tests.integration.test_store import fresh, migrated, postgres
+from tests.integration.test_store import migrated
 from uvsdk.attempts import Attempts, RetryPolicy
 from uvsdk.bundle import shipped
 from uvsdk.cli import main
@@ -34,9 +34,8 @@ from uvsdk_server.store import counts, schema
 from uvsdk_server.store.counts import Subject
 from uvsdk_server.store.database import Database
 
-__all__ = ["postgres"]  # a fixture
-
-USER, TOKEN = "a" * 64, "0123456789ab"
+USER, OTHER, TOKEN = "a" * 64, "b" * 64, "0123456789ab"
+PAIR = Subject(TOKEN, USER)
 
 
 class Clock:
@@ -50,11 +49,17 @@ class Clock:
 class Setting:
     """A gate on a real database, with one user in it."""
 
-    def __init__(self, database: Database, *, person: RetryPolicy | None = None, caller: int = 100) -> None:
+    def __init__(
+        self, database: Database, *, pair: RetryPolicy | None = None, caller: int = 60, person: int = 10
+    ) -> None:
         self.clock = Clock()
         self.metrics = Metrics()
         self.database = database
-        policies = {"person": person or RetryPolicy(), "caller": RetryPolicy(caller, disabled_at=10 * caller)}
+        policies = {
+            "pair": pair or RetryPolicy(),
+            "person": RetryPolicy.windows(per_hour=person, per_day=50),
+            "caller": RetryPolicy.windows(per_hour=caller, per_day=300),
+        }
         self.gate = AttemptGate(database, policies, self.metrics, self.clock)
         self.compared = 0
 
@@ -75,7 +80,7 @@ class Setting:
 async def opened(url: str, **values: object) -> AsyncIterator[Setting]:
     async with migrated(url) as database:
         async with database.write() as connection:
-            for user in (USER, "b" * 64):
+            for user in (USER, OTHER):
                 await connection.execute(schema.users.insert().values(user=user, created=0.0, admitted=True))
         setting = Setting(database, **values)  # type: ignore[arg-type]
         yield setting
@@ -86,7 +91,7 @@ async def opened(url: str, **values: object) -> AsyncIterator[Setting]:
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite+aiosqlite:///{tmp_path}/store.sqlite3"
-    return fresh(request.getfixturevalue("postgres"))
+    return harness.fresh_database(request.getfixturevalue("postgres"))
 
 
 @pytest.fixture
@@ -99,7 +104,7 @@ def test_the_policy_on_both_databases(url: str) -> None:
         async with opened(url) as setting:
             for _ in range(5):
                 assert not await setting.ask(False)
-            with pytest.raises(TooManyAttemptsError, match="this person") as caught:
+            with pytest.raises(TooManyAttemptsError, match="this person by this caller") as caught:
                 await setting.ask(True)
             assert caught.value.retry_after_s == 30
             setting.clock.now += 30
@@ -110,10 +115,12 @@ def test_the_policy_on_both_databases(url: str) -> None:
             setting.clock.now += 1
             assert await setting.ask(True)
             assert setting.compared == 7
-            for subject in (Subject("person", USER), Subject("caller", TOKEN)):
-                assert await setting.state(subject) == Attempts()
-            async with setting.database.read() as connection:
-                assert await counts.listed(connection, 10) == []  # nothing to count takes no row
+            # In a row there is nothing left; the six stay in every window, less what ran out in 90 s.
+            pair = await setting.state(PAIR)
+            assert (pair.failures, pair.accepted_s) == (0, setting.clock.now)
+            for subject, per_hour in ((PAIR, 20), (Subject(user=USER), 10), (Subject(TOKEN), 60)):
+                left = 6 - 90 * per_hour / 3600
+                assert (await setting.state(subject)).recent.hour == pytest.approx(left, abs=0.01), subject
             with pytest.raises(Problem, match="nobody of that id"):
                 await setting.ask(True, user="c" * 64)
 
@@ -130,9 +137,10 @@ def test_fifty_at_once_get_five_comparisons_and_the_right_person_all(url: str) -
             assert [item for item in results if isinstance(item, bool)] == [False] * 5
             assert sum(isinstance(item, TooManyAttemptsError) for item in results) == 45
             assert setting.compared == 55
-            assert await setting.state(Subject("person", USER)) == Attempts(5, 0, 1000.0)
+            pair = await setting.state(PAIR)
+            assert (pair.failures, pair.recent.hour, pair.since_s) == (5, 5, 1000.0)
             assert not setting.gate._undecided
-            refused = setting.metrics.refused_attempts.labels("person", "later")
+            refused = setting.metrics.refused_attempts.labels("pair", "later")
             assert refused._value.get() == 45
 
     asyncio.run(check())
@@ -141,12 +149,130 @@ def test_fifty_at_once_get_five_comparisons_and_the_right_person_all(url: str) -
 def test_a_caller_who_tries_one_person_after_another_is_stopped(sqlite: str) -> None:
     async def check() -> None:
         async with opened(sqlite, caller=3) as setting:
-            for user in (USER, "b" * 64, USER):
+            for user in (USER, OTHER, USER):
                 assert not await setting.ask(False, user=user)
-            with pytest.raises(TooManyAttemptsError, match="this caller"):
-                await setting.ask(True, user="b" * 64)
-            assert await setting.ask(True, user="b" * 64, token="ffff")
-            assert (await setting.state(Subject("person", USER))).failures == 2
+                if user == OTHER:
+                    assert await setting.ask(True, user=user)  # one's own takes nothing of the others back
+            with pytest.raises(TooManyAttemptsError, match="lately for this caller"):
+                await setting.ask(True, user=OTHER)
+            assert await setting.ask(True, user=OTHER, token="ffff")
+            assert (await setting.state(PAIR)).failures == 2
+            setting.clock.now += 3600 / 3
+            assert await setting.ask(True, user=OTHER)
+
+    asyncio.run(check())
+
+
+def test_spraying_over_thirty_five_people_is_slowed(sqlite: str) -> None:
+    """Four failures at each, one's own acceptance in between: 140 met no delay while that reset the count."""
+
+    async def check() -> None:
+        async with opened(sqlite) as setting:
+            people = [f"{number:064x}" for number in range(35)]
+            async with setting.database.write() as connection:
+                for user in people:
+                    await connection.execute(schema.users.insert().values(user=user, created=0.0, admitted=True))
+            failed = 0
+            for user in people:
+                for _ in range(4):
+                    try:
+                        await setting.ask(False, user=user)
+                    except TooManyAttemptsError:
+                        continue
+                    failed += 1
+                with contextlib.suppress(TooManyAttemptsError):
+                    await setting.ask(True, user=OTHER)
+            assert failed == 60
+
+    asyncio.run(check())
+
+
+def test_a_stranger_locks_nobody_out(url: str) -> None:
+    """However many tokens fail at a person, a caller through whom that person was accepted goes on."""
+
+    async def check() -> None:
+        async with opened(url) as setting:
+            assert await setting.ask(True)
+            compared = setting.compared
+            for number in range(10):
+                for _ in range(10):
+                    with contextlib.suppress(TooManyAttemptsError):
+                        await setting.ask(False, token=f"{number:012x}")
+            # Together the strangers had ten attempts, and any further one waits.
+            assert setting.compared - compared == 10
+            with pytest.raises(TooManyAttemptsError, match="by callers who do not know them"):
+                await setting.ask(True, token="f" * 12)
+            assert await setting.ask(True)
+            assert await setting.ask(True, user=OTHER, token="f" * 12)
+            # After a while a stranger has a turn again, and once accepted is none.
+            setting.clock.now += 3600 / 10
+            assert await setting.ask(True, token="f" * 12)
+            for _ in range(3):
+                assert await setting.ask(True, token="f" * 12)
+            # An acceptance of long ago makes nobody known.
+            setting.clock.now += 91 * 86_400
+            for number in range(100, 110):
+                assert not await setting.ask(False, token=f"{number:012x}")
+            with pytest.raises(TooManyAttemptsError):
+                await setting.ask(True)
+
+    asyncio.run(check())
+
+
+def test_two_processes_on_one_database_lose_no_count(url: str) -> None:
+    """Two gates, each with connections of its own, as two processes have; at READ COMMITTED on PostgreSQL."""
+
+    async def check() -> None:
+        async with opened(url, caller=1000, person=1000) as one, migrated(url) as database:
+            wide = RetryPolicy(1000, disabled_at=1000, per_hour=1000, per_day=1000)
+            many = {"pair": wide, "person": wide, "caller": wide}
+            gates = [AttemptGate(base, many, Metrics(), one.clock) for base in (one.database, database)]
+
+            async def rejected() -> Decision:
+                await asyncio.sleep(0)
+                return Decision(0.1, Threshold(0.5, 0.01, 1000), "m")
+
+            await asyncio.gather(*(gate.decide(USER, TOKEN, rejected) for gate in gates for _ in range(40)))
+            for subject in (PAIR, Subject(user=USER), Subject(TOKEN)):
+                state = await one.state(subject)
+                assert (state.failures, state.recent.day) == (80, 80), subject
+            for gate in gates:
+                await gate.close()
+
+    asyncio.run(check())
+
+
+def test_a_score_that_is_told_counts_whatever_became_of_it(sqlite: str) -> None:
+    async def check() -> None:
+        async with opened(sqlite) as setting:
+
+            async def accepted() -> Decision:
+                return Decision(0.9, Threshold(0.5, 0.01, 1000), "m")
+
+            for _ in range(20):
+                assert (await setting.gate.decide(USER, TOKEN, accepted, told=True)).accepted
+            with pytest.raises(TooManyAttemptsError, match="lately for this person by this caller"):
+                await setting.gate.decide(USER, TOKEN, accepted, told=True)
+
+    asyncio.run(check())
+
+
+def test_rows_that_say_nothing_any_more_go(sqlite: str) -> None:
+    async def check() -> None:
+        async with opened(sqlite) as setting:
+            assert await setting.ask(True)
+            assert not await setting.ask(False, user=OTHER)
+            setting.clock.now += 2 * 86_400
+            assert await setting.ask(True, user=OTHER, token="ffff")
+            async with setting.database.read() as connection:
+                left = {(row.caller, row.user) for row in (await connection.execute(schema.attempts.select())).all()}
+            # The windows have run dry; that somebody failed in a row, or was accepted, is still known.
+            assert left == {(TOKEN, USER), (TOKEN, OTHER), ("ffff", OTHER)}
+            setting.clock.now += 91 * 86_400
+            assert await setting.ask(True, user=OTHER, token="ffff")
+            async with setting.database.read() as connection:
+                left = {(row.caller, row.user) for row in (await connection.execute(schema.attempts.select())).all()}
+            assert left == {(TOKEN, OTHER), ("ffff", OTHER)}
 
     asyncio.run(check())
 
@@ -154,7 +280,7 @@ def test_a_caller_who_tries_one_person_after_another_is_stopped(sqlite: str) -> 
 def test_disabled_until_the_operator_resets_it(sqlite: str) -> None:
     async def check() -> None:
         policy = RetryPolicy(2, first_delay_s=1.0, longest_delay_s=1.0, disabled_at=3)
-        async with opened(sqlite, person=policy) as setting:
+        async with opened(sqlite, pair=policy) as setting:
             for _ in range(3):
                 assert not await setting.ask(False)
                 setting.clock.now += 10
@@ -162,8 +288,9 @@ def test_disabled_until_the_operator_resets_it(sqlite: str) -> None:
             with pytest.raises(DisabledError, match="operator"):
                 await setting.ask(True)
             async with setting.database.write() as connection:
-                assert await counts.reset(connection, Subject("person", USER))
-                assert not await counts.reset(connection, Subject("person", USER))
+                assert await counts.reset(connection, Subject(user=USER))
+                assert not await counts.reset(connection, Subject(user=USER))
+                assert not await counts.reset(connection, PAIR)
             assert await setting.ask(True)
 
     asyncio.run(check())
@@ -177,14 +304,16 @@ def test_what_is_no_comparison(sqlite: str) -> None:
                 raise error
 
             for number in range(10):
-                assert (await setting.state(Subject("person", USER))).failures == 0, number
+                assert (await setting.state(PAIR)).failures == 0, number
                 with pytest.raises(NoInkError):
                     await setting.gate.decide(USER, TOKEN, lambda: raising(NoInkError("empty")))
-            assert await setting.state(Subject("person", USER)) == Attempts(1, 10, 1000.0)
+            state = await setting.state(PAIR)
+            assert (state.failures, state.unusable, state.recent.hour) == (1, 10, pytest.approx(1.0))
             for _ in range(20):
                 with pytest.raises(ThresholdError):
                     await setting.gate.decide(USER, TOKEN, lambda: raising(ThresholdError("none")))
-            assert (await setting.state(Subject("person", USER))).failures == 1
+            state = await setting.state(PAIR)
+            assert (state.failures, state.recent.hour) == (1, pytest.approx(1.0))
 
     asyncio.run(check())
 
@@ -208,7 +337,7 @@ def test_who_hangs_up_while_it_is_compared_is_counted_and_holds_nobody_up(sqlite
                 task.cancel()
             with pytest.raises(TooManyAttemptsError):
                 await waiting
-            assert (await setting.state(Subject("person", USER))).failures == 5
+            assert (await setting.state(PAIR)).failures == 5
             assert not setting.gate._undecided
             setting.clock.now += 30
             # A cancelled request that still waits for its turn leaves nothing behind.
@@ -235,7 +364,7 @@ def test_a_person_who_leaves_meanwhile_leaves_no_count(sqlite: str) -> None:
             assert not (await setting.gate.decide(USER, TOKEN, leave)).accepted
             async with setting.database.read() as connection:
                 listed = await counts.listed(connection, 10)
-            assert [subject for subject, _ in listed] == [Subject("caller", TOKEN)]
+            assert [subject for subject, _ in listed] == [Subject(TOKEN)]
 
     asyncio.run(check())
 
@@ -252,7 +381,8 @@ async def compare():
     os.kill(os.getpid(), signal.SIGKILL)
 
 async def attempt():
-    gate = AttemptGate(Database(sys.argv[1]), dict(person=RetryPolicy(), caller=RetryPolicy()), Metrics())
+    policies = dict(pair=RetryPolicy(), person=RetryPolicy(), caller=RetryPolicy())
+    gate = AttemptGate(Database(sys.argv[1]), policies, Metrics())
     await gate.decide("a" * 64, "0123456789ab", compare)
 
 asyncio.run(attempt())
@@ -274,8 +404,9 @@ def test_kill_9_while_it_compares_leaves_the_attempt_counted(tmp_path: Path) -> 
         )
         assert (done.returncode, done.stdout) == (-signal.SIGKILL, "compared\n"), done.stderr
         async with migrated(url) as database, database.read() as connection:
-            subjects = [Subject("person", USER), Subject("caller", TOKEN)]
-            assert [state.failures for state in (await counts.read(connection, subjects)).values()] == [before + 1] * 2
+            found = await counts.read(connection, [PAIR, Subject(user=USER), Subject(TOKEN)])
+            assert [state.failures for state in found.values()] == [before + 1] * 3
+            assert all(before < state.recent.day <= before + 1 for state in found.values())
 
     for before in range(2):
         asyncio.run(counted(before))
@@ -328,21 +459,26 @@ def test_fifty_clients_at_once_over_http(server: RunningServer) -> None:
     refused = next(answer for answer in answers if answer.status_code == 429)
     assert kind(refused) == "too-many-attempts"
     assert 25 <= int(refused.headers["retry-after"]) <= 30
-    # The right person waits too, under another token as well: it is that person's count.
-    answer = server.ask("POST", "/v1/verify", json=probe(device, right=True))
+    # The right person waits under that token too, and under no other.
+    answer = httpx.post(url, json=probe(device, right=True), headers=headers)
     assert (answer.status_code, kind(answer)) == (429, "too-many-attempts")
+    assert server.ask("POST", "/v1/verify", json=probe(device, right=True)).json()["accepted"]
     listed = server.ask("GET", "/v1/attempts").json()["attempts"]
-    assert {item["whose"]: item["failures"] for item in listed} == {"person": 5, "caller": 5}
-    assert all(set(item) == {"whose", "name", "failures", "unusable", "wait_s", "disabled"} for item in listed)
+    assert {item["whose"]: item["failures"] for item in listed} == {"pair": 5, "person": 0, "caller": 5}
+    assert all(0 < item["last_hour"] <= item["last_day"] <= 5 for item in listed)
+    expected = {"whose", "name", "failures", "unusable", "last_hour", "last_day", "wait_s", "disabled"}
+    assert all(set(item) == expected for item in listed)
     assert server.ask("GET", "/v1/attempts", token=server.token("verify")).status_code == 403
     target = f"/v1/attempts/person/{device.user}"
     assert server.ask("DELETE", target, token=server.token("verify")).status_code == 403
     for _ in range(2):
         assert server.ask("DELETE", target).status_code == 204
-    assert server.ask("POST", "/v1/verify", json=probe(device, right=True)).json()["accepted"]
+    assert httpx.post(url, json=probe(device, right=True), headers=headers).json()["accepted"]
     metrics = server.ask("GET", "/metrics").text
-    assert 'uvsdk_refused_attempts_total{until="later",whose="person"} 46.0' in metrics
+    assert 'uvsdk_refused_attempts_total{until="later",whose="pair"} 46.0' in metrics
     assert server.ask("DELETE", "/v1/attempts/nobody/ab").status_code == 422
+    assert server.ask("DELETE", "/v1/attempts/pair/ab").status_code == 422
+    assert server.ask("DELETE", f"/v1/attempts/pair/ab:{device.user}").status_code == 204
 
 
 def test_disabled_over_http_and_reset_by_the_command(
@@ -360,12 +496,14 @@ def test_disabled_over_http_and_reset_by_the_command(
         monkeypatch.setenv("UVSDK_SERVER_FAILURES_BEFORE_DISABLED", "2")
         assert main(["lockouts", *data, "list"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0].split() == ["whose", "name", "failures", "unusable", "next"]
-        assert sorted(line.split()[0] for line in lines[1:]) == ["caller", "person"]
+        assert lines[0].split() == ["whose", "name", "failures", "unusable", "hour", "day", "next"]
+        assert sorted(line.split()[0] for line in lines[1:]) == ["caller", "pair", "person"]
         assert any(device.user in line and line.endswith("disabled") for line in lines)
         assert main(["lockouts", *data, "reset", "person", device.user]) == 0
         assert main(["lockouts", *data, "reset", "person", device.user]) == 1
         assert "no failures are counted" in capsys.readouterr().err
+        assert main(["lockouts", *data, "reset", "pair", device.user]) == 1
+        assert "TOKEN:HASH" in capsys.readouterr().err
         # The running server holds no copy: what the command reset holds at once.
         assert server.ask("POST", "/v1/verify", json=probe(device, right=True)).json()["accepted"]
         # Leaving takes the count along.
@@ -419,18 +557,22 @@ def test_a_caller_may_be_stricter_and_not_laxer(server: RunningServer) -> None:
     answer = server.ask("POST", "/v1/verify", json={**probe(device, right=True), "quality": "strict"})
     assert (answer.status_code, kind(answer)) == (422, "invalid-request")
     # None of these was an attempt.
-    assert [item["whose"] for item in server.ask("GET", "/v1/attempts").json()["attempts"]] in ([], ["caller"])
+    assert [item["whose"] for item in server.ask("GET", "/v1/attempts").json()["attempts"]] == ["caller"]
 
 
-def test_an_acceptance_at_a_higher_rate_takes_no_failure_back(server: RunningServer) -> None:
+def test_a_higher_rate_is_refused_and_is_no_attempt(server: RunningServer) -> None:
     device = joined(server)
+    for fmr in (0.9, 0.01):
+        answer = server.ask("POST", "/v1/verify", json={**probe(device, right=False), "fmr": fmr})
+        assert (answer.status_code, kind(answer)) == (422, "laxer-rate")
+    assert server.ask("GET", "/v1/attempts").json()["attempts"] == []
     for _ in range(3):
         assert not server.ask("POST", "/v1/verify", json=probe(device, right=False)).json()["accepted"]
-    for fmr, left in ((0.9, 3), (0.005, 0)):
-        assert server.ask("POST", "/v1/verify", json={**probe(device, right=True), "fmr": fmr}).json()["accepted"]
-        listed = server.ask("GET", "/v1/attempts").json()["attempts"]
-        assert [item["failures"] for item in listed] == [left] * len(listed)
-        assert bool(listed) == bool(left)
+    lowest = shipped().calibration.default_fmr()  # type: ignore[union-attr]
+    assert server.ask("POST", "/v1/verify", json={**probe(device, right=True), "fmr": lowest}).json()["accepted"]
+    listed = server.ask("GET", "/v1/attempts").json()["attempts"]
+    assert [item["failures"] for item in listed] == [0] * 3
+    assert all(item["last_hour"] > 2 for item in listed)
 
 
 def test_ten_blank_pages_are_one_failure(server: RunningServer) -> None:
@@ -440,6 +582,7 @@ def test_ten_blank_pages_are_one_failure(server: RunningServer) -> None:
         assert (answer.status_code, kind(answer)) == (422, "no-ink")
     listed = server.ask("GET", "/v1/attempts").json()["attempts"]
     assert {item["whose"]: (item["failures"], item["unusable"]) for item in listed} == {
+        "pair": (1, 10),
         "person": (1, 10),
         "caller": (1, 10),
     }

@@ -22,11 +22,12 @@ from sqlalchemy.exc import IntegrityError
 
 from tests.integration import harness
 from tests.integration.harness import CONFIG
+from uvsdk.attempts import Attempts, Recent
 from uvsdk.errors import SettingsError, StoreError
 from uvsdk_server import tokens
 from uvsdk_server.keys import AtRest
 from uvsdk_server.problems import Problem
-from uvsdk_server.store import ledger, schema
+from uvsdk_server.store import counts, ledger, schema
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
 
@@ -87,6 +88,33 @@ def test_a_token_of_one_scope_survives_the_upgrade(url: str) -> None:
         async with migrated(url) as database, database.read() as connection:
             shown = await tokens.bearer_of(connection, text_of_token, 1.0)
             assert shown.scopes == {"verify"}
+
+    asyncio.run(check())
+
+
+def test_failures_that_were_counted_before_there_were_windows_fill_them(url: str) -> None:
+    def to(revision: str, connection: Connection) -> None:
+        config = alembic.config.Config()
+        config.set_main_option("script_location", str(files("uvsdk_server.store") / "migrations"))
+        config.attributes["connection"] = connection
+        alembic.command.upgrade(config, revision)
+
+    async def check() -> None:
+        database = Database(url)
+        async with database.engine.connect() as connection:
+            await connection.run_sync(partial(to, "0006"))
+            for row in (f"'person', '{'a' * 64}', 7, 3, 1000.0", "'caller', '0123456789ab', 40, 0, 2000.0"):
+                await connection.execute(
+                    text(f"INSERT INTO attempts (whose, subject, failures, unusable, since_s) VALUES ({row})")
+                )
+            await connection.commit()
+        await database.close()
+        async with migrated(url) as database, database.read() as connection:
+            found = dict(await counts.listed(connection, 10))
+        assert found == {
+            counts.Subject(user="a" * 64): Attempts(7, 3, 1000.0, Recent(7.0, 7.0, 1000.0)),
+            counts.Subject("0123456789ab"): Attempts(40, 0, 2000.0, Recent(40.0, 40.0, 2000.0)),
+        }
 
     asyncio.run(check())
 

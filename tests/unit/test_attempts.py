@@ -10,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from uvsdk.attempts import (
+    HOUR_S,
     WITH_DETECTION,
     Attempts,
     Outcome,
+    Recent,
     RetryPolicy,
     Ticket,
     anchored,
     begun,
+    is_known,
     refusal,
     settled,
     wait_s,
@@ -29,7 +32,7 @@ POLICY = RetryPolicy()
 def attempt(state: Attempts, outcome: Outcome, now: float, policy: RetryPolicy = POLICY) -> Attempts:
     """One attempt that is admitted at ``now`` and ends at once."""
     assert wait_s(state, policy, now) == 0
-    return settled(begun(state, now), outcome, Ticket(now, state.since_s), policy, now=now)
+    return settled(begun(state, policy, now), outcome, Ticket(now, state.since_s), policy, now=now)
 
 
 def failed(times: int, *, since_s: float = 0.0) -> Attempts:
@@ -62,20 +65,20 @@ def test_fifty_failures_take_a_day_and_a_half_and_then_it_is_closed() -> None:
 def test_an_acceptance_starts_anew() -> None:
     state = failed(4)
     state = attempt(state, "accepted", 10.0)
-    assert state == Attempts(since_s=10.0)
+    assert state == Attempts(since_s=10.0, recent=Recent(at_s=10.0), accepted_s=10.0)
     for second in range(4):
         state = attempt(state, "rejected", 11.0 + second)
     assert wait_s(state, POLICY, 14.0) == 0
 
 
 def test_an_attempt_counts_before_its_outcome_is_known() -> None:
-    state = begun(failed(4), now=100.0)
+    state = begun(failed(4), POLICY, now=100.0)
     assert state.failures == 5
     assert wait_s(state, POLICY, 100.0) == 30
 
 
 def test_the_delay_runs_from_the_answer() -> None:
-    state = begun(failed(4), now=100.0)
+    state = begun(failed(4), POLICY, now=100.0)
     state = settled(state, "rejected", Ticket(100.0, 0.0), POLICY, now=103.0)
     assert wait_s(state, POLICY, 103.0) == 30
 
@@ -95,7 +98,7 @@ def test_every_tenth_unusable_sample_is_a_failure() -> None:
 def test_an_unusable_sample_costs_no_new_wait() -> None:
     state = failed(6, since_s=0.0)  # waits until 60
     state = attempt(state, "unusable", 60.0)
-    assert state == Attempts(6, 1, 0.0)
+    assert (state.failures, state.unusable, state.since_s) == (6, 1, 0.0)
     assert wait_s(state, POLICY, 60.0) == 0
 
 
@@ -103,12 +106,12 @@ def test_another_error_counts_as_nothing() -> None:
     state = failed(6)
     for _ in range(100):
         state = attempt(state, "void", 60.0)
-    assert state == failed(6)
+    assert state == Attempts(6, recent=Recent(at_s=60.0))
 
 
 def test_what_ends_beside_an_acceptance_stays_counted() -> None:
     # Three side by side: the first is accepted, the other two are still undecided and turn out to be rejected.
-    state = begun(begun(begun(Attempts(), 1.0), 2.0), 3.0)
+    state = begun(begun(begun(Attempts(), POLICY, 1.0), POLICY, 2.0), POLICY, 3.0)
     state = settled(state, "accepted", Ticket(1.0, 0.0), POLICY, now=4.0, undecided=2)
     assert state.failures == 2
     state = settled(state, "rejected", Ticket(2.0, 1.0), POLICY, now=5.0, undecided=1)
@@ -183,9 +186,126 @@ def test_refusals_say_how_many_how_long_and_what_to_do() -> None:
     assert str(closed).endswith("then run `uvsdk attempts reset --device`")
 
 
+# In a window: whatever is accepted in between
+
+CALLER = RetryPolicy.windows(per_hour=60, per_day=300)
+
+
+def test_spraying_is_slowed_whatever_is_accepted_in_between() -> None:
+    """Four failures at each of thirty-five people, and after each four an acceptance of one's own."""
+    state, now, slowed = Attempts(), 0.0, 0
+    for _ in range(35):
+        for outcome in ("rejected",) * 4 + ("accepted",):
+            waits = wait_s(state, CALLER, now)
+            slowed += waits > 0
+            now += waits
+            state = attempt(state, outcome, now, CALLER)
+    # Sixty at once, the other eighty one a minute, and an acceptance among them finds the room that came meanwhile.
+    assert slowed >= 80
+    assert now == pytest.approx(80 * 60, rel=0.05)
+
+
+def test_a_window_has_room_again_after_a_part_of_it_and_the_day_bounds_the_hours() -> None:
+    state = Attempts()
+    for _ in range(60):
+        state = attempt(state, "rejected", 0.0, CALLER)
+    assert wait_s(state, CALLER, 0.0) == pytest.approx(60)
+    assert wait_s(state, CALLER, 60.0) == 0
+    assert wait_s(state, CALLER, 3600.0) == 0
+    now = 0.0
+    failures = 60
+    while now < 86_400:
+        now += wait_s(state, CALLER, now) + 0.01
+        state = attempt(state, "rejected", now, CALLER)
+        failures += 1
+    # 300 fit into the day's window at once and 300 run out of it in a day.
+    assert 590 <= failures <= 602
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["rejected", "accepted"]), st.floats(0, 300)), max_size=150),
+    st.integers(1, 10),
+    st.integers(10, 30),
+)
+def test_no_history_holds_more_failures_than_the_window(
+    history: list[tuple[Outcome, float]], per_hour: int, per_day: int
+) -> None:
+    policy = RetryPolicy.windows(per_hour=per_hour, per_day=per_day)
+    state, now, rejections = Attempts(), 0.0, list[float]()
+    for outcome, pause_s in history:
+        now += pause_s
+        if wait_s(state, policy, now) > 0:
+            continue
+        state = attempt(state, outcome, now, policy)
+        if outcome == "rejected":
+            rejections.append(now)
+    for place, start in enumerate(rejections):
+        within = [moment for moment in rejections[place:] if moment < start + HOUR_S]
+        assert len(within) <= 2 * per_hour
+
+
+def test_a_caller_who_is_accepted_at_will_finds_no_free_oracle() -> None:
+    """One who is accepted after each rejection, e.g. looking for the lowest rate that a probe still passes."""
+    state, now, rejected = Attempts(), 0.0, 0
+    for _ in range(1000):
+        if wait_s(state, POLICY, now) > 0:
+            break
+        state = attempt(state, "accepted", now)
+        state = attempt(state, "rejected", now)
+        rejected += 1
+    assert rejected == POLICY.per_hour
+    assert state.failures == 1
+
+
+def test_a_score_that_is_told_stays_in_the_windows() -> None:
+    state = Attempts()
+    for _ in range(POLICY.per_hour):
+        assert wait_s(state, POLICY, 0.0) == 0
+        begins = begun(state, POLICY, 0.0)
+        state = settled(begins, "accepted", Ticket(0.0, 0.0), POLICY, now=0.0, told=True)
+    assert (state.failures, state.recent.hour, state.recent.day) == (0, 20, 20)
+    assert wait_s(state, POLICY, 0.0) == pytest.approx(3600 / 20)
+    # Not told, nothing is kept.
+    assert attempt(Attempts(), "accepted", 0.0).recent == Recent()
+
+
+def test_ten_unusable_samples_fill_the_windows_as_one_failure_does() -> None:
+    state = Attempts()
+    for _ in range(10):
+        state = attempt(state, "unusable", 0.0)
+    assert state.recent.hour == pytest.approx(1.0)
+    assert attempt(state, "void", 0.0).recent.hour == pytest.approx(1.0)
+
+
+def test_nothing_runs_out_of_a_window_by_a_clock_that_goes_back() -> None:
+    state = Attempts(recent=Recent(20, 20, 1e9))
+    state = anchored(state, 5.0)
+    assert wait_s(state, POLICY, 5.0) == pytest.approx(180)
+    assert wait_s(state, POLICY, 185.0) == 0
+
+
+def test_a_caller_is_known_for_a_while() -> None:
+    state = attempt(Attempts(), "accepted", 100.0)
+    assert is_known(state, POLICY, 100.0)
+    assert is_known(attempt(state, "rejected", 200.0), POLICY, 200.0)
+    assert not is_known(state, POLICY, 100.0 + POLICY.known_s)
+    assert not is_known(attempt(Attempts(), "rejected", 0.0), POLICY, 0.0)
+
+
+def test_a_refusal_of_a_window_says_so() -> None:
+    error = refusal(Attempts(recent=Recent(20, 20, 0.0)), POLICY, 0.0, whose="this caller", reset="")
+    assert isinstance(error, TooManyAttemptsError)
+    expected = "too many failed attempts lately for this caller, whatever was accepted in between; the next one"
+    assert str(error) == f"{expected} is looked at in 180 s"
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        {"per_hour": 0},
+        {"per_day": 0},
+        {"known_s": -1.0},
+        {"known_s": math.inf},
         {"free_failures": 0},
         {"free_failures": 51},
         {"first_delay_s": -1.0},

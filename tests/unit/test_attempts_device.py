@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -173,7 +174,8 @@ def test_unusable_samples_and_other_errors(store: EncryptedStore, bundle: Bundle
     for _ in range(9):
         with pytest.raises(NoInkError):
             runtime.verify("ana", b"")
-    assert read_attempts(store, "ana") == Attempts(0, 9, 0.0)
+    state = read_attempts(store, "ana")
+    assert (state.failures, state.unusable, state.recent.hour) == (0, 9, pytest.approx(0.9))
     with pytest.raises(NoInkError):
         runtime.verify("ana", b"")
     assert read_attempts(store, "ana").failures == 1
@@ -343,15 +345,21 @@ def test_no_policy_counts_nothing(store: EncryptedStore, bundle: Bundle) -> None
     assert not list(store.folder.rglob(ATTEMPTS))
 
 
-def test_an_acceptance_at_a_higher_rate_takes_no_failure_back(store: EncryptedStore, bundle: Bundle) -> None:
-    """Enrolled at 1 %, Ana is accepted at 40 % with a probe that 1 % rejects; that must not clear her count."""
+def test_an_acceptance_at_a_higher_rate_is_what_the_rate_in_force_makes_of_it(
+    store: EncryptedStore, bundle: Bundle
+) -> None:
+    """Enrolled at 1 %, Ana is accepted at 40 % with a probe that 1 % rejects: that is a failure, and tells as much."""
     runtime = Runtime(store, bundle, clock=Clock())
     # 1 % of the impostors score above about 0.49, 40 % above about 0.1; this probe scores 0.3.
     probe = b"0.3 0.954 0"
     for _ in range(3):
         assert not runtime.verify("ana", probe).accepted
     assert runtime.verify("ana", probe, fmr=0.4).accepted
-    assert read_attempts(store, "ana").failures == read_attempts(store).failures == 3
+    assert read_attempts(store, "ana").failures == read_attempts(store).failures == 4
+    assert runtime.verify("ana", b"1 0 0", fmr=0.4).accepted  # and at 1 % as well
+    assert read_attempts(store, "ana").failures == read_attempts(store).failures == 0
+    assert not runtime.verify("ana", probe, fmr=0.005).accepted
+    assert read_attempts(store, "ana").failures == 1
     assert runtime.verify("ana", b"1 0 0", fmr=0.005).accepted
     assert read_attempts(store, "ana").failures == read_attempts(store).failures == 0
 
@@ -380,6 +388,52 @@ def test_searches_that_name_nobody_count_for_the_device(store: EncryptedStore, b
     assert read_attempts(store).unusable == 1
 
 
+def test_one_who_is_enrolled_here_cannot_try_the_others_without_end(store: EncryptedStore, bundle: Bundle) -> None:
+    """Bea's own acceptances reset the count in a row, and not the device's window."""
+    clock = Clock()
+    gate, tried = AttemptGate(store, clock=clock), 0
+
+    def spray() -> None:
+        nonlocal tried
+        while True:
+            for _ in range(4):
+                assert not gate.decide("ana", lambda: decided(0.0)).accepted
+                tried += 1
+                reset_attempts(store, "ana")  # as if there were many people to try
+            assert gate.decide("bea", lambda: decided(1.0)).accepted
+
+    with pytest.raises(TooManyAttemptsError, match="lately for this device"):
+        spray()
+    assert tried == 20
+    clock.now += 3600 / 20
+    assert gate.decide("ana", lambda: decided(1.0)).accepted
+
+
+def test_a_score_that_somebody_else_is_told_counts(store: EncryptedStore, bundle: Bundle) -> None:
+    runtime = Runtime(store, bundle, clock=Clock())
+    for _ in range(20):
+        assert runtime.verify("ana", b"1 0 0", told=True).accepted
+    with pytest.raises(TooManyAttemptsError, match="lately"):
+        runtime.verify("ana", b"1 0 0")
+
+
+def test_a_search_at_a_rate_that_names_anybody_counts_as_naming_nobody(store: EncryptedStore, bundle: Bundle) -> None:
+    runtime = Runtime(store, bundle, clock=Clock())
+    people = runtime.gallery()
+    lax = SearchThreshold(-1.0, 0.99, 2, 0)
+    for _ in range(5):
+        assert runtime.identify(b"0 0.1 1", people, threshold=lax).user_id == "bea"
+    assert read_attempts(store).failures == 5
+
+
+def test_a_count_of_a_version_without_windows_is_read(store: EncryptedStore, bundle: Bundle) -> None:
+    store.put(ATTEMPTS, [struct.pack("<IId", 4, 7, 990.0)], user="ana")
+    assert read_attempts(store, "ana") == Attempts(4, 7, 990.0)
+    refuse(AttemptGate(store, clock=Clock()), 1)
+    state = read_attempts(store, "ana")
+    assert (state.failures, state.recent.day) == (5, 1)
+
+
 def test_decisions_made_otherwise_count_as_one_attempt(store: EncryptedStore, bundle: Bundle) -> None:
     runtime = Runtime(store, bundle, clock=Clock())
     for _ in range(5):
@@ -403,7 +457,7 @@ def test_the_command_shows_and_resets(
 ) -> None:
     refuse(AttemptGate(store), 5)
     assert command(store, "attempts", "show", "ana", monkeypatch=monkeypatch) == 0
-    assert "5 failed attempts in a row, 0 samples that could not be used; the next attempt waits" in (
+    assert "5 failed attempts in a row, 0 samples that could not be used, 5.0 failures in the hour's window" in (
         capsys.readouterr().out
     )
     assert command(store, "attempts", "reset", "ana", monkeypatch=monkeypatch) == 0

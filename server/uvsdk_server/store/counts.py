@@ -6,96 +6,146 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from sqlalchemy import and_, delete, insert, literal, or_, select, union_all
+from sqlalchemy import ColumnElement, and_, delete, insert, or_, select, text, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from uvsdk.attempts import Attempts
+from uvsdk.attempts import DAY_S, Attempts, Recent
+from uvsdk_server.store.ledger import AnyRow
 from uvsdk_server.store.schema import attempts, users
 
-Whose: TypeAlias = Literal["person", "caller"]
+Whose: TypeAlias = Literal["pair", "person", "caller"]
 WHOSE: tuple[Whose, ...] = get_args(Whose)
+
+_LOCK = 0x7576_7364_6B01
+"""Key of PostgreSQL's advisory lock; any number that nothing else in this database takes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subject:
-    """Whose attempts are counted.
+    """Whose attempts are counted: a caller's at one person, a caller's at anybody, anybody's at one person.
 
     Args:
-        whose: a person who is claimed, or a caller who claims.
-        name: a person's hashed user id, or the id of a caller's token.
+        caller: id of the token that asks; empty for every caller.
+        user: hashed id of the person who is claimed; empty for everybody.
     """
 
-    whose: Whose
-    name: str
+    caller: str = ""
+    user: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.caller and not self.user:
+            raise ValueError("attempts are of a caller, at a person, or both")
+
+    @property
+    def whose(self) -> Whose:
+        """Which of the three it is."""
+        if self.caller and self.user:
+            return "pair"
+        return "caller" if self.caller else "person"
+
+    @property
+    def name(self) -> str:
+        """As operators see it and name it: ``TOKEN:HASH``, ``TOKEN`` or ``HASH``."""
+        return ":".join(part for part in (self.caller, self.user) if part)
+
+    @classmethod
+    def named(cls, whose: Whose, name: str) -> Subject:
+        """The inverse of :attr:`whose` and :attr:`name`. Raises ``ValueError``."""
+        caller, colon, user = name.partition(":") if whose == "pair" else (name, "", "")
+        if whose == "pair" and not (caller and colon and user):
+            raise ValueError("a pair is TOKEN:HASH, the ids of the token and of the person")
+        return cls(user=name) if whose == "person" else cls(caller, user)
+
+
+async def serialised(connection: AsyncConnection) -> None:
+    """Let nobody else change counts before this transaction ends.
+
+    SQLite's writers take turns anyway. At PostgreSQL's READ COMMITTED two transactions, of two processes, would both
+    read a count and both write it one higher; rows that do not exist yet cannot be locked, so the whole table is, by an
+    advisory lock.
+    """
+    if connection.dialect.name == "postgresql":
+        await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
 
 
 async def read(connection: AsyncConnection, subjects: Collection[Subject]) -> dict[Subject, Attempts]:
-    """The counts of ``subjects``; zero where there is no row. Persons who are not known here are left out."""
-    people, callers = _names(subjects, "person"), _names(subjects, "caller")
-    joined = users.outerjoin(attempts, and_(attempts.c.whose == "person", attempts.c.subject == users.c.user))
-    columns = (attempts.c.failures, attempts.c.unusable, attempts.c.since_s)
-    query = union_all(
-        select(literal("person").label("whose"), users.c.user.label("subject"), *columns)
-        .select_from(joined)
-        .where(users.c.user.in_(people)),
-        select(literal("caller"), attempts.c.subject, *columns).where(
-            attempts.c.whose == "caller", attempts.c.subject.in_(callers)
-        ),
-    )
-    found = {Subject("caller", name): Attempts() for name in callers}
-    for row in (await connection.execute(query)).all():
-        counted = row.failures is not None
-        state = Attempts(row.failures, row.unusable, row.since_s) if counted else Attempts()
-        found[Subject(row.whose, row.subject)] = state
+    """The counts of ``subjects``; zero where there is no row. Those of persons who are not known here are left out."""
+    people = sorted({subject.user for subject in subjects if subject.user})
+    known = set((await connection.execute(select(users.c.user).where(users.c.user.in_(people)))).scalars())
+    found = {subject: Attempts() for subject in subjects if not subject.user or subject.user in known}
+    for row in (await connection.execute(select(attempts).where(_among(found)))).all():
+        found[Subject(row.caller, row.user)] = _state(row)
     return found
 
 
-async def write(
-    connection: AsyncConnection, former: Mapping[Subject, Attempts], changed: Mapping[Subject, Attempts]
-) -> None:
-    """Keep the counts ``changed`` in place of the ``former`` ones, as they were read in this transaction.
+async def write(connection: AsyncConnection, changed: Mapping[Subject, Attempts]) -> None:
+    """Keep these counts in place of the ones that were read in this transaction.
 
-    A count of nothing takes no row, so most attempts are one insertion, and one deletion when they are accepted.
+    A count of nothing takes no row; that a person was accepted through a caller is something.
     """
-    gone = [subject for subject in changed if _has_row(former[subject])]
-    if gone:
-        by_kind = [and_(attempts.c.whose == whose, attempts.c.subject.in_(_names(gone, whose))) for whose in WHOSE]
-        await connection.execute(delete(attempts).where(or_(*by_kind)))
+    if changed:
+        await connection.execute(delete(attempts).where(_among(changed)))
     rows = [
         {
-            "whose": subject.whose,
-            "subject": subject.name,
+            "caller": subject.caller,
+            "user": subject.user,
             "failures": state.failures,
             "unusable": state.unusable,
             "since_s": state.since_s,
+            "hour_level": state.recent.hour,
+            "day_level": state.recent.day,
+            "levels_s": state.recent.at_s,
+            "accepted_s": state.accepted_s if subject.whose == "pair" else None,
         }
         for subject, state in changed.items()
-        if _has_row(state)
+        if _has_row(subject, state)
     ]
     if rows:
         await connection.execute(insert(attempts), rows)
 
 
-def _has_row(state: Attempts) -> bool:
-    return bool(state.failures or state.unusable)
-
-
-def _names(subjects: Collection[Subject], whose: Whose) -> list[str]:
-    return [subject.name for subject in subjects if subject.whose == whose]
-
-
 async def reset(connection: AsyncConnection, subject: Subject) -> bool:
-    """Forget a subject's failures; false where there were none."""
-    result = await connection.execute(
-        delete(attempts).where(attempts.c.whose == subject.whose, attempts.c.subject == subject.name)
-    )
+    """Forget a subject's failures; false where there were none. A person's are those at every caller as well.
+
+    That a caller is known for a person stays.
+    """
+    await serialised(connection)
+    mine = and_(attempts.c.caller == subject.caller, attempts.c.user == subject.user)
+    if subject.whose == "person":
+        mine = attempts.c.user == subject.user
+    counted = or_(attempts.c.failures > 0, attempts.c.unusable > 0, attempts.c.day_level > 0)
+    nothing = {"failures": 0, "unusable": 0, "hour_level": 0.0, "day_level": 0.0}
+    result = await connection.execute(update(attempts).where(mine, counted).values(**nothing))
     return result.rowcount > 0
 
 
 async def listed(connection: AsyncConnection, limit: int) -> Sequence[tuple[Subject, Attempts]]:
-    """Those with failures or unusable samples, most failures first."""
-    query = select(attempts).order_by(attempts.c.failures.desc(), attempts.c.whose, attempts.c.subject).limit(limit)
-    return [
-        (Subject(row.whose, row.subject), Attempts(row.failures, row.unusable, row.since_s))
-        for row in (await connection.execute(query)).all()
-    ]
+    """Those with failures or unusable samples, most failures in a row first, then most in a day."""
+    counted = or_(attempts.c.failures > 0, attempts.c.unusable > 0, attempts.c.day_level > 0)
+    order = (attempts.c.failures.desc(), attempts.c.day_level.desc(), attempts.c.caller, attempts.c.user)
+    query = select(attempts).where(counted).order_by(*order).limit(limit)
+    return [(Subject(row.caller, row.user), _state(row)) for row in (await connection.execute(query)).all()]
+
+
+async def prune(connection: AsyncConnection, now: float, known_s: float) -> None:
+    """Remove the rows that say nothing any more: windows that have run dry, acceptances of long ago."""
+    dry = attempts.c.levels_s < now - DAY_S
+    of_one = or_(attempts.c.caller == "", attempts.c.user == "")
+    idle = and_(attempts.c.failures == 0, attempts.c.unusable == 0)
+    forgotten = or_(attempts.c.accepted_s.is_(None), attempts.c.accepted_s < now - known_s)
+    await connection.execute(delete(attempts).where(dry, or_(of_one, and_(idle, forgotten))))
+
+
+def _among(subjects: Collection[Subject]) -> ColumnElement[bool]:
+    keys = [(subject.caller, subject.user) for subject in subjects]
+    return tuple_(attempts.c.caller, attempts.c.user).in_(keys)
+
+
+def _has_row(subject: Subject, state: Attempts) -> bool:
+    counted = bool(state.failures or state.unusable or state.recent.hour or state.recent.day)
+    return counted or (subject.whose == "pair" and state.accepted_s is not None)
+
+
+def _state(row: AnyRow) -> Attempts:
+    recent = Recent(row.hour_level, row.day_level, row.levels_s)
+    return Attempts(row.failures, row.unusable, row.since_s, recent, row.accepted_s)

@@ -277,7 +277,7 @@ async def forget_user(connection: AsyncConnection, user: str) -> tuple[str, ...]
     await order_blobs(connection, *blobs)
     for table in (uploads, cohort, devices, users):
         await connection.execute(delete(table).where(table.c.user == user))
-    await connection.execute(delete(attempts).where(attempts.c.whose == "person", attempts.c.subject == user))
+    await connection.execute(delete(attempts).where(attempts.c.user == user))
     return blobs
 
 

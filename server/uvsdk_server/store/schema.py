@@ -160,11 +160,17 @@ server_keys = Table(
 attempts = Table(
     "attempts",
     metadata,
-    Column("whose", String(8), primary_key=True),
-    Column("subject", String(64), primary_key=True),
+    # A caller's at one person; an empty column stands for every caller, or for everybody.
+    Column("caller", String(16), primary_key=True),
+    Column("user", String(64), primary_key=True),
     Column("failures", Integer, nullable=False),
     Column("unusable", Integer, nullable=False),
     Column("since_s", Float, nullable=False),
+    Column("hour_level", Float, nullable=False),
+    Column("day_level", Float, nullable=False),
+    Column("levels_s", Float, nullable=False),
+    Column("accepted_s", Float),
+    Index(None, "user"),
 )
 
 removals = Table(
