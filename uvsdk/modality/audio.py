@@ -179,9 +179,16 @@ def _mono(
     pieces: list[Float32] = []
     moments: channels.Moments | None = None
     frames, rate = 0, 0
+    form: tuple[int, tuple[int, ...]] | None = None
     for samples, rate in blocks():
-        if not frames:
+        if form is None:
             check_rate(rate)
+            form = rate, samples.shape[1:]
+        elif form != (rate, samples.shape[1:]):
+            raise UndecodableSampleError(
+                f"the recording changes at {frames / form[0]:.1f} s from {form[0]:,} to {rate:,} Hz, or in its "
+                "channels; send it in one form"
+            )
         frames += len(samples)
         _check_seconds(frames + heard_s * rate, rate, limits)
         if samples.ndim == 1:

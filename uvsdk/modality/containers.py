@@ -7,6 +7,7 @@ made to hold (:mod:`uvsdk.modality.lengths`) before libsndfile sees them. A file
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from typing import Final
@@ -85,18 +86,18 @@ def parts(data: bytes) -> list[Part] | Foreign | None:
     if kind in riff.RIFF and data[8:12] == b"WAVE":
         return _waves(data)
     if kind == b"FORM" and data[8:12] in (b"AIFF", b"AIFC"):
-        return [Part(riff.aiff(data), exact=True)]
+        return [Part(riff.aiff(piece), exact=True) for piece in _pieces(data, _AIFF)]
     if kind == b"FORM" and data[8:12] in (b"8SVX", b"16SV"):
         return [Part(data, exact=True)]
-    if data[:16] == _W64:
-        return [Part(_w64(data), exact=True)]
+    if _W64.match(data):
+        return [Part(_w64(piece), exact=True) for piece in _pieces(data, _W64)]
     if kind in (b".snd", b"dns."):
         return [Part(_au(data, ">" if kind == b".snd" else "<"), exact=True)]
     if kind == b"caff":
         return _caf(data)
     if kind == b"fLaC":
-        stream = flac.stream(data)
-        return [Part(stream.data, least=stream.samples, counted=stream.counted, checksum=stream.checksum)]
+        streams = [flac.stream(piece) for piece in _pieces(data, _FLAC)]
+        return [Part(found.data, 0, found.samples, found.counted, found.checksum) for found in streams]
     if kind == b"OggS":
         return _ogg(data)
     if data.startswith(tuple(_RARE)) or _is_htk(data):
@@ -110,12 +111,28 @@ def frames(data: bytes) -> list[Part] | None:
     Raises:
         UndecodableSampleError: cut short.
     """
-    return [_mpeg(stream) for stream in mpeg.streams(data)] or None
+    found = [_mpeg(stream) for stream in mpeg.streams(data)]
+    start = mpeg.behind_tags(data)
+    if not found and mpeg.is_free_format(data, start):
+        # Frames of a size of their own, which libmpg123 finds out.
+        return [Part(_EMPTY_ID3 + data[start:], len(data))]
+    return found or None
+
+
+def _pieces(data: bytes, magic: re.Pattern[bytes]) -> list[bytes]:
+    """The files that were put behind each other (``cat a.flac b.flac``), by how each begins."""
+    places = [0, *(match.start() for match in magic.finditer(data, 1))]
+    if len(places) == 1:
+        return [data]
+    return [data[place:end] for place, end in zip(places, [*places[1:], len(data)], strict=True)]
 
 
 # An ID3v2 tag of ten noughts. With it libsndfile tells an MP3 at once.
 _EMPTY_ID3 = b"ID3\x04" + bytes(5) + b"\x0a" + bytes(10)
-_W64 = bytes.fromhex("726966662e91cf11a5d628db04c10000")
+# How a file of these kinds begins, with as much of what must follow as tells it from sound.
+_AIFF = re.compile(rb"FORM.{4}AIF[FC](?=[\x20-\x7e]{4})", re.DOTALL)
+_W64 = re.compile(re.escape(bytes.fromhex("726966662e91cf11a5d628db04c10000")))
+_FLAC = re.compile(rb"fLaC(?=[\x00\x80]\x00\x00\x22)")
 
 
 def _waves(data: bytes) -> list[Part] | Foreign:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from types import ModuleType
 from typing import Final
 
@@ -88,7 +89,8 @@ def blocks(foreign: Foreign) -> Iterator[tuple[Array, int]]:
     if foreign.demuxer in _CUT_SHORT and _CUT_SHORT[foreign.demuxer](foreign.data):
         raise lengths.cut_short(f"the {foreign.name} lacks its end")
     try:
-        yield from _decoded(av, foreign)
+        for data in _files(foreign):
+            yield from _decoded(av, replace(foreign, data=data))
     except UndecodableSampleError:
         raise
     except (av.error.FFmpegError, *_DAMAGED) as error:
@@ -104,16 +106,10 @@ def _decoded(av: ModuleType, foreign: Foreign) -> Iterator[tuple[Array, int]]:
         if not container.streams.audio:
             raise UndecodableSampleError(f"there is no sound in this {foreign.name}; {_TO_DO}")
         stream = container.streams.audio[0]
-        layout: tuple[int, int] | None = None
         for frame in container.decode(stream):
             if not frame.samples:
                 continue
             channels, rate = len(frame.layout.channels), int(frame.sample_rate)
-            if layout not in (None, (channels, rate)):
-                raise UndecodableSampleError(
-                    f"the recording changes from {layout} to {(channels, rate)} channels and Hz; send it in one form"
-                )
-            layout = channels, rate
             if channels > _MOST_CHANNELS:
                 raise UndecodableSampleError(f"at most {_MOST_CHANNELS} channels are read, got {channels}")
             yield _interleaved(frame.to_ndarray(), channels, planar=frame.format.is_planar), rate
@@ -130,6 +126,21 @@ def _library() -> ModuleType | None:
         return importlib.import_module(_PACKAGE)
     except ImportError:
         return None
+
+
+def _files(foreign: Foreign) -> list[bytes]:
+    """The MP4s that were put behind each other, of which libav reads the first; other kinds go on by themselves."""
+    data, starts, place = foreign.data, [0], 0
+    while foreign.demuxer == "mov" and place + 8 <= len(data):
+        if place and data[place + 4 : place + 8] == b"ftyp":
+            starts.append(place)
+        length = int.from_bytes(data[place : place + 4], "big")
+        if length == 1:
+            length = int.from_bytes(data[place + 8 : place + 16], "big")
+        if length < 8:
+            break
+        place += length
+    return [data[start:end] for start, end in zip(starts, [*starts[1:], len(data)], strict=True)]
 
 
 def _boxes_end_early(data: bytes) -> bool:

@@ -119,6 +119,13 @@ def behind_tags(data: bytes) -> int:
     return min(place, len(data))
 
 
+def is_free_format(data: bytes, place: int) -> bool:
+    """Whether the header at ``place`` says that frames have a size of their own (ISO/IEC 11172-3, 2.4.2.3)."""
+    if place + 4 > len(data) or data[place + 2] & 0xF0:
+        return False
+    return header(data[place : place + 2] + bytes([data[place + 2] | 0x10, data[place + 3]]), 0) is not None
+
+
 def streams(data: bytes) -> list[Stream]:
     """The frames of each kind that follow each other, in order; empty where there are not three in a row.
 
@@ -150,11 +157,16 @@ def _frames(data: bytes) -> Iterator[tuple[int, Header]]:
 
 
 def _first(data: bytes) -> int:
-    """Where frames begin; the end where they do not within the first 64 kB behind tags and noughts, as in libmpg123."""
+    """Where frames begin; the end where they do not within the first 64 kB behind noughts, as in libmpg123.
+
+    Behind a tag they are looked for to the end: its length may be wrong, most often with a large cover.
+    """
     start = behind_tags(data)
+    if start >= len(data) and len(data) > 10:
+        start = 10
     start += len(data) - start - len(data[start:].lstrip(b"\0"))
     place = _resynchronised(data, start)
-    return place if place - start <= _MOST_JUNK else len(data)
+    return place if place - start <= _MOST_JUNK or data.startswith(b"ID3") else len(data)
 
 
 def _resynchronised(data: bytes, place: int) -> int:

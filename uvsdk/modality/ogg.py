@@ -29,6 +29,7 @@ class _Page:
     flags: int
     serial: bytes
     number: int
+    granule: int
     codec: str
 
 
@@ -69,9 +70,40 @@ def _link(data: bytes, group: list[_Page]) -> Link:
     first = next((page for page in group if page.codec), group[0])
     pages = [page for page in group if page.serial == first.serial]
     complete = all(after.number == before.number + 1 for before, after in pairwise(pages))
+    last = pages[-1]
+    before = max((page.granule for page in pages[:-1]), default=0)
+    if len(pages) > 1 and last.granule < before:
+        # It counts fewer samples than pages before it do; one that counts too many does no harm.
+        whole = b"".join(data[page.place : page.end] for page in pages[:-1])
+        return Link(whole + _with_granule(data[last.place : last.end], before + _MORE), first.codec, complete)
     if pages[0].place == 0 and pages[-1].end == len(data) and len(pages) == len(group):
         return Link(data, first.codec, complete)
     return Link(b"".join(data[page.place : page.end] for page in pages), first.codec, complete)
+
+
+def _with_granule(page: bytes, granule: int) -> bytes:
+    """A page that counts so many samples, its checksum made right (RFC 3533, section 6)."""
+    changed = b"".join((page[:6], granule.to_bytes(8, "little"), page[14:22], bytes(4), page[26:]))
+    checksum = 0
+    for byte in changed:
+        checksum = (checksum << 8 ^ _CRC[checksum >> 24 ^ byte]) & 0xFFFFFFFF
+    return changed[:22] + checksum.to_bytes(4, "little") + changed[26:]
+
+
+def _crc_table() -> list[int]:
+    """Polynomial 0x04C11DB7, the highest bit first."""
+    table = []
+    for value in range(256):
+        remainder = value << 24
+        for _ in range(8):
+            remainder = (remainder << 1 ^ 0x04C11DB7) & 0xFFFFFFFF if remainder & 1 << 31 else remainder << 1
+        table.append(remainder)
+    return table
+
+
+_CRC = _crc_table()
+# A page has at most 255 packets, and a packet at most 5,760 samples (Opus) or 8,192 (Vorbis).
+_MORE = 255 * 8192
 
 
 def _pages(data: bytes) -> Iterator[_Page]:
@@ -87,5 +119,6 @@ def _pages(data: bytes) -> Iterator[_Page]:
         begins = bool(data[place + 5] & _FIRST)
         codec = next((name for magic, name in _CODECS.items() if begins and data.startswith(magic, content)), "")
         number = int.from_bytes(data[place + 18 : place + 22], "little")
-        yield _Page(place, end, data[place + 5], data[place + 14 : place + 18], number, codec)
+        granule = int.from_bytes(data[place + 6 : place + 14], "little", signed=True)
+        yield _Page(place, end, data[place + 5], data[place + 14 : place + 18], number, granule, codec)
         place = end if data.startswith(_MAGIC, end) else data.find(_MAGIC, end)
