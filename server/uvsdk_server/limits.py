@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from uvsdk_server.monitoring import Metrics
@@ -73,15 +75,20 @@ class Gate:
                 self._metrics.requests.labels(scope["method"], str(message["status"])).inc()
             await send(message)
 
+        # Who hangs up before the body is whole has nobody to be answered, and is no fault of the server's to be logged.
+        with contextlib.suppress(ClientDisconnect):
+            await self._handle(scope, receive, counted)
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if UPDATE_PATH.fullmatch(scope["path"]):
-            await self._app(scope, _Body(self._bounds, receive, limit=0).next_of_update, counted)
+            await self._app(scope, _Body(self._bounds, receive, limit=0).next_of_update, send)
             return
         limit = self._bounds.of_path(scope["path"])
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > limit:
-            await too_large(limit).response()(scope, receive, counted)
+            await too_large(limit).response()(scope, receive, send)
             return
-        await self._in_time(scope, _Body(self._bounds, receive, limit=limit), counted)
+        await self._in_time(scope, _Body(self._bounds, receive, limit=limit), send)
 
     async def _in_time(self, scope: Scope, body: _Body, send: Send) -> None:
         """Run the application; while it works on an answer, and neither reads nor writes, its time is limited."""

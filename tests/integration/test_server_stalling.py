@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import json
@@ -9,7 +10,7 @@ import pkgutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,12 +18,18 @@ import httpx
 import numpy as np
 import pytest
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from tests.integration import harness
 from tests.integration.harness import CONFIG, RunningServer, SyntheticDevice, kind
+from uvsdk.federation.algorithms.fedaws import server as fedaws_server
 from uvsdk.federation.messages import RoundHeader
 from uvsdk_server import routes
-from uvsdk_server.limits import SMALL_BYTES, Bounds
+from uvsdk_server.limits import SMALL_BYTES, Bounds, Gate
+from uvsdk_server.monitoring import Metrics
+from uvsdk_server.store import ledger
+from uvsdk_server.store.database import Database
 
 DEADLINE_S = 600.0
 SOON_S = 20.0
@@ -306,8 +313,6 @@ def test_whoever_asks_whether_the_server_is_ready_locks_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []
-    from uvsdk_server.store.database import Database
-
     ping = Database.ping
 
     async def counted(self: Database) -> None:
@@ -363,8 +368,6 @@ def test_a_round_with_its_quorum_does_not_wait_for_who_never_came(tmp_path: Path
 def test_one_admission_that_an_algorithm_chokes_on_stops_no_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from uvsdk.federation.algorithms.fedaws import server as fedaws_server
-
     real = fedaws_server.SERVER.admit
     choking: list[str] = []
 
@@ -384,3 +387,66 @@ def test_one_admission_that_an_algorithm_chokes_on_stops_no_round(
         choking.append(devices[3].user)
         harness.play_round(devices[:3], 0)
         harness.eventually(lambda: server.current()["round_id"] == 1)
+
+
+def test_requests_without_number_leave_the_database_to_the_rounds(tmp_path: Path) -> None:
+    """They wait in a line: nobody is told that the pool is empty, which would stall the rounds for 5 s."""
+
+    async def check() -> None:
+        database = Database(f"sqlite+aiosqlite:///{tmp_path}/server.sqlite3")
+        await database.migrate()
+        database.engine.sync_engine.pool._timeout = 0.1  # type: ignore[attr-defined]
+
+        async def read() -> None:
+            async with database.read() as connection:
+                await ledger.deployment_row(connection)
+                await asyncio.sleep(0.02)
+
+        async def write() -> None:
+            async with database.write() as connection:
+                await ledger.deployment_row(connection)
+
+        await asyncio.gather(*(read() for _ in range(200)), *(write() for _ in range(20)))
+        await database.close()
+
+    asyncio.run(check())
+
+
+def test_a_handler_that_hangs_is_given_up() -> None:
+    bounds = Bounds(body_bytes=1 << 20, stall_s=0.2, bytes_per_s=1000.0, handler_s=0.2)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/hangs":
+            await asyncio.sleep(60)
+        if scope["path"] == "/left":
+            raise ClientDisconnect
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body", False):
+                break
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.sleep(0.4)  # an answer under way is not cut
+        await send({"type": "http.response.body", "body": body})
+
+    async def check() -> None:
+        async def slowly() -> AsyncIterator[bytes]:
+            for _ in range(5):
+                await asyncio.sleep(0.1)  # half a second in all, 1,000 bytes a second
+                yield b"x" * 100
+
+        gate = Gate(app, bounds=bounds, metrics=Metrics())
+        transport = httpx.ASGITransport(gate)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            answer = await client.get("/hangs")
+            assert (answer.status_code, kind(answer)) == (503, "timed-out")
+            answer = await client.post("/v1/verify", content=slowly())
+            assert (answer.status_code, answer.content) == (200, b"x" * 500)
+
+            def nothing(*_: object) -> None:
+                raise AssertionError("nobody is there to be answered")
+
+            await gate({"type": "http", "path": "/left", "method": "PUT", "headers": []}, nothing, nothing)  # type: ignore[arg-type]
+
+    asyncio.run(check())

@@ -24,6 +24,9 @@ from uvsdk.errors import StoreError
 _BUSY_MS = 15_000
 """How long another process (``uvsdk token``) may hold SQLite's write lock before a request is answered 503."""
 
+_CONNECTIONS = 16
+"""Of the pool: one for the writer, the others for those who read."""
+
 
 class Database:
     """One engine. ``read`` and ``write`` give a connection inside a transaction."""
@@ -33,11 +36,14 @@ class Database:
         self._sqlite = make_url(url).get_backend_name() == "sqlite"
         # One writer at a time in this process: SQLite allows no more, and PostgreSQL then needs no retries.
         self._writing = asyncio.Lock()
+        # So that the pool always has a connection left: waiting in a line has an end, waiting for the pool an error,
+        # and with enough requests that error would meet whoever moves the rounds on.
+        self._reading = asyncio.Semaphore(_CONNECTIONS - 1)
         self.engine: AsyncEngine = create_async_engine(
             url,
             poolclass=AsyncAdaptedQueuePool,
-            pool_size=8,
-            max_overflow=8,
+            pool_size=_CONNECTIONS // 2,
+            max_overflow=_CONNECTIONS // 2,
             connect_args={"timeout": _BUSY_MS / 1000} if self._sqlite else {},
             hide_parameters=True,  # they are ids and sealed rows, and an error's text ends in a log
         )
@@ -72,8 +78,8 @@ class Database:
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction that only reads."""
-        async with self.engine.connect() as connection:
+        """A transaction that only reads. None is begun inside another."""
+        async with self._reading, self.engine.connect() as connection:
             if self._sqlite:
                 await connection.exec_driver_sql("BEGIN")
             try:
