@@ -33,7 +33,7 @@ from uvsdk.errors import EdgeOnlyError
 from uvsdk.export import export_bundle
 from uvsdk.federation import algorithms, streams
 from uvsdk.federation.codec import unpack
-from uvsdk.federation.messages import Admission, Request, TrainingConfig, UpdateHead
+from uvsdk.federation.messages import Admission, Numbered, Request, TrainingConfig, UpdateHead
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
 from uvsdk.privacy.identifiers import canonical_instance, hash_instance, hash_person
 from uvsdk.privacy.sealing import Envelope
@@ -235,7 +235,7 @@ def check_what_was_sent(run: Run) -> None:
                 continue
             assert rest == []
             if binding.message_type == "admission":
-                check_admission(unpack(Admission, first), needs)
+                check_admission(unpack(Admission, unpack(Numbered, first).body.tobytes()), needs)
             elif binding.message_type == "request":
                 assert request is not None
                 body = unpack(Request, first).body.tobytes()
