@@ -36,7 +36,7 @@ from uvsdk.verify import check_rate, compare, verify
 from uvsdk.weights import find
 from uvsdk_device import connection
 from uvsdk_device.keystore import EncryptedStore
-from uvsdk_device.membership import check_server_verification, forget_here
+from uvsdk_device.membership import check_server_verification, check_state, forget_here
 from uvsdk_device.records import disk_errors
 from uvsdk_device.wrapping import ScryptCost
 
@@ -234,6 +234,10 @@ def still_registered(folder: Path) -> object:
     return forget_here("ada", known)
 
 
+def pending_device(_: Path) -> object:
+    return check_state("0123456789abcdef0123456789abcdef", "pending")
+
+
 def _limit() -> Threshold:
     return Threshold(0.5, 0.01, 1000)
 
@@ -272,6 +276,7 @@ RAISED: dict[type[errors.UvsdkError], Callable[[Path], object]] = {
     errors.ServerUnreachableError: unreachable,
     errors.ServerRefusedError: refused,
     errors.EdgeOnlyError: edge_only,
+    errors.PendingDeviceError: pending_device,
     errors.StillRegisteredError: still_registered,
 }
 """What raises each class. Without an entry: base classes that are never raised, a server that changed, a download that

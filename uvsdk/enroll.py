@@ -53,12 +53,13 @@ class Participation:
     """How far a person's part in the common training has come.
 
     Args:
-        state: ``trained`` (a round was completed), ``joined`` (admitted, waiting for a round) or ``queued`` (kept on
-            this device until the server can be reached).
+        state: ``trained`` (a round was completed), ``joined`` (admitted, waiting for a round), ``queued`` (kept on
+            this device until the server can be reached) or ``pending`` (another device stands for this person; this
+            one waits for an approval).
         detail: in words.
     """
 
-    state: Literal["trained", "joined", "queued"]
+    state: Literal["trained", "joined", "queued", "pending"]
     detail: str = ""
 
 

@@ -43,6 +43,7 @@
         ├── ServerRefusedError           a problem document (status, type, detail)
         ├── UnapprovedConfigError        the server asks for what this device never approved
         ├── EdgeOnlyError                the algorithm lets no template leave the device
+        ├── PendingDeviceError           somebody must approve this device first
         └── StillRegisteredError         deleting here alone would leave the person with a server
 
 A message says what happened, what was measured, what was expected and what to do; it never holds an
@@ -262,6 +263,10 @@ class UnapprovedConfigError(FederationError):
 
 class EdgeOnlyError(FederationError):
     """Verification by the server was asked for, and the algorithm lets no template leave the device."""
+
+
+class PendingDeviceError(FederationError):
+    """Another device stands for this person already; that one, or the operator, must approve this one first."""
 
 
 class StillRegisteredError(FederationError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from uvsdk_device.federation import Federation
 from uvsdk_device.keystore import EncryptedStore
+from uvsdk_device.membership import KnownDevice
 from uvsdk_device.rounds import RoundReport
 from uvsdk_device.runtime import Runtime
 
-__all__ = ["EncryptedStore", "Federation", "RoundReport", "Runtime"]
+__all__ = ["EncryptedStore", "Federation", "KnownDevice", "RoundReport", "Runtime"]

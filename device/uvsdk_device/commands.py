@@ -250,6 +250,38 @@ def _print_report(report: RoundReport) -> None:
     print(f"round {report.round_id}: {report.state}, {detail}", flush=True)
 
 
+def _device_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="show|list|approve|revoke|rotate")
+    for name, text in (
+        ("show", "print this device's id, to be compared where it is approved"),
+        ("list", "the person's devices as the server knows them"),
+        ("approve", "let another device of that person act for them; compare the id on its screen"),
+        ("revoke", "take the rights of a lost device of that person, or of this one"),
+        ("rotate", "put new keys in place of this device's"),
+    ):
+        action = actions.add_parser(name, help=text, description=text)
+        action.add_argument("user", help="user id, enrolled in the store")
+        if name in ("approve", "revoke"):
+            action.add_argument("id", help="of the device, 32 hexadecimal digits")
+        _store_arguments(action)
+        _server_arguments(action, required=True)
+
+
+def _device(arguments: argparse.Namespace) -> int:
+    store, federation = _open_store(arguments), _federation(arguments)
+    if arguments.action == "approve":
+        federation.approve_device(arguments.user, store, arguments.id)
+    elif arguments.action == "revoke":
+        federation.revoke_device(arguments.user, store, arguments.id)
+    elif arguments.action == "rotate":
+        federation.rotate_keys(arguments.user, store)
+    else:
+        for device in federation.devices(arguments.user, store):
+            if arguments.action == "list" or device.here:
+                print(f"{device.device_id}  {device.state}{'  (this device)' if device.here else ''}")
+    return 0
+
+
 def _store_command_arguments(parser: argparse.ArgumentParser) -> None:
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--list", action="store_true", help="print who is enrolled, one a line")
@@ -439,5 +471,6 @@ COMMANDS = (
     Command("agent", "verify over REST on this machine", _agent_arguments, _agent),
     Command("attempts", "failed attempts in a row: show and reset", _attempts_arguments, _attempts),
     Command("participate", "take part in training with a server", _participate_arguments, _participate),
+    Command("device", "a person's devices at a server: show, approve, revoke, new keys", _device_arguments, _device),
     Command("store", "look after the encrypted store", _store_command_arguments, _store),
 )

@@ -178,6 +178,11 @@ class Connection:
         headers = {"Content-Type": "application/json"}
         return _object(self._call("POST", path, body=body, headers=headers, limit=JSON_LIMIT).body)
 
+    def put_json(self, path: str, values: Mapping[str, Scalar]) -> Answer:
+        """PUT a JSON object. Raises as :meth:`get`."""
+        body = json.dumps(values).encode()
+        return self._call("PUT", path, body=body, headers={"Content-Type": "application/json"}, limit=JSON_LIMIT)
+
     def put(self, path: str, body: bytes, *, sha256: bytes | None = None) -> Answer:
         """PUT bytes, with their SHA-256 where the caller knows it. Raises as :meth:`get`."""
         headers = {"Content-Type": "application/octet-stream"}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeVar
@@ -15,6 +16,7 @@ import numpy as np
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import Participation
 from uvsdk.errors import (
+    PendingDeviceError,
     ServerRefusedError,
     ServerUnreachableError,
     SettingsError,
@@ -33,17 +35,23 @@ from uvsdk_device.connection import Connection
 from uvsdk_device.deployment import approved_deployment, check_fit
 from uvsdk_device.keystore import EncryptedStore, encrypted
 from uvsdk_device.membership import (
+    KnownDevice,
     Membership,
     admission_of,
     admit,
+    approve,
     check_server_verification,
     device_of,
     forget_here,
     is_member,
+    known_devices,
     member_of,
     register,
+    replace_keys,
     resign,
+    revoke,
     send_template,
+    settled,
 )
 from uvsdk_device.memory import read_memory
 from uvsdk_device.models import Models
@@ -83,10 +91,12 @@ class Federation:
         approve: digest of the training configuration that this device's owner approves; ``None`` approves the
             first one the server shows, and no other after it.
         trainer: does the local steps; ``None`` looks for an installed one when it is needed.
-        server_verification: also hand the sealed template to the server; ``EdgeOnlyError`` where none may leave.
+        server_verification: also hand the sealed template to the server, once somebody has vouched for this device;
+            ``EdgeOnlyError`` where none may leave.
         person_id: links the identities of one person (voice and face, two devices), so that training does not push
             them apart; hashed, and sent only where the algorithm can use it. Empty for no link.
         allow_plain_http: see :class:`~uvsdk_device.connection.Connection`.
+        rotate_after_s: age at which :meth:`participate` replaces this device's keys.
         patience_s: how long an unreachable server is tried again before :meth:`participate` gives up.
         backoff: waits between tries.
         clock: seconds since 1970.
@@ -105,6 +115,7 @@ class Federation:
     server_verification: bool = False
     person_id: str = field(default="", repr=False)
     allow_plain_http: bool = False
+    rotate_after_s: float = 90 * 86_400.0
     patience_s: float = 600.0
     backoff: Backoff = field(default_factory=Backoff)
     clock: Callable[[], float] = field(default=time.time, repr=False)
@@ -131,7 +142,8 @@ class Federation:
         """Join, and train at once where a round is open and a trainer is installed.
 
         Returns:
-            ``trained``, ``joined``, or ``queued`` where the server cannot be reached: :meth:`participate` goes on.
+            ``trained``, ``joined``, or ``queued`` where the server cannot be reached: :meth:`participate` goes on;
+            ``pending`` where another device of this person, or the operator, must approve this one first.
 
         Raises:
             UnapprovedConfigError, ServerRefusedError: the server's conditions, or its refusal.
@@ -148,6 +160,8 @@ class Federation:
                 if not isinstance(offer, RoundHeader):
                     return Participation("joined", "no round is open for this device now")
                 report = self._round(session, offer, trainer)
+        except PendingDeviceError as error:
+            return Participation("pending", str(error))
         except ServerUnreachableError as error:
             return Participation("queued", str(error))
         if report.state == "refused":
@@ -177,6 +191,7 @@ class Federation:
 
         Raises:
             ServerUnreachableError: for longer than ``patience_s``; what was queued stays queued.
+            PendingDeviceError: another device of this person, or the operator, must approve this one first.
             ServerRefusedError: the device is not (or no longer) known, or the token is wrong.
             UnapprovedConfigError: the server asks for what this device never approved.
             TrainingUnavailableError: no trainer is installed.
@@ -187,6 +202,8 @@ class Federation:
         reports: list[RoundReport] = []
         with self._connection() as connection:
             session = self._patiently(partial(self._join, user_id, device_store, connection, model))
+            if not 0 <= self.clock() - session.member.device.made_unix_s < self.rotate_after_s:
+                session = self._patiently(partial(self._renewed, session, model))
             after = 0
             while max_rounds is None or len(reports) < max_rounds:
                 wait_s = _WAIT_S if until_finished else 0.0
@@ -223,6 +240,53 @@ class Federation:
             models = self._join(user_id, device_store, connection, None).models
             return models.bundle(models.current_version())
 
+    def devices(self, user_id: str, store: Store) -> tuple[KnownDevice, ...]:
+        """This person's devices as the server knows them; one that waits for an approval sees itself only.
+
+        Raises:
+            ServerUnreachableError, ServerRefusedError, UnapprovedConfigError, UnknownUserError: as above; the server
+                has never heard of this device.
+        """
+        with self._connection() as connection:
+            return known_devices(self._member(user_id, encrypted(store), connection))
+
+    def approve_device(self, user_id: str, store: Store, device_id: str) -> None:
+        """Let another device of this person act for them: the word of this one. Compare ``device_id`` on its screen.
+
+        Raises:
+            ServerRefusedError: this device may not (403), there is no such device of this person (404), or it was
+                revoked, or there is one too many (409).
+            ServerUnreachableError, UnapprovedConfigError, UnknownUserError, SettingsError: nothing was approved.
+        """
+        with self._connection() as connection:
+            approve(self._member(user_id, encrypted(store), connection), device_id)
+
+    def revoke_device(self, user_id: str, store: Store, device_id: str) -> None:
+        """Take the rights of a device of this person, a lost one or this one. Raises as :meth:`approve_device`."""
+        with self._connection() as connection:
+            revoke(self._member(user_id, encrypted(store), connection), device_id)
+
+    def rotate_keys(self, user_id: str, store: Store) -> None:
+        """Put new keys in place of this device's; :meth:`participate` does so by itself (``rotate_after_s``).
+
+        A failure leaves a usable identity, whichever keys the server has by then: the next call of any of these goes
+        on with it. Another process that takes part for this person meanwhile signs with the old keys, and has to be
+        started again.
+
+        Raises:
+            ServerUnreachableError, ServerRefusedError, UnapprovedConfigError, UnknownUserError: as above.
+        """
+        device_store = encrypted(store)
+        with self._connection() as connection:
+            member = self._member(user_id, device_store, connection)
+            session = _Session(
+                member,
+                device_store,
+                Models(device_store, member.connection, member.deployment.server_signing_key),
+                self._queue(device_store, member),
+            )
+            self._renewed(session, None)
+
     def withdraw(self, user_id: str, store: Store) -> None:
         """Have the server forget the user: row, uploads, template, devices. What is enrolled here stays usable.
 
@@ -242,7 +306,7 @@ class Federation:
             # Keys whose registration was never acknowledged may have arrived all the same.
             if device is not None:
                 member = member_of(user_id, device, deployment, connection, pepper=self.pepper)
-                self._delete_on_server(member)
+                self._delete_on_server(device_store, member)
                 resign(device_store, member)
 
     def forget(self, user_id: str, store: Store) -> None:
@@ -259,12 +323,16 @@ class Federation:
         self.withdraw(user_id, store)
         forget_here(user_id, encrypted(store))
 
-    def _delete_on_server(self, member: Membership) -> None:
+    def _delete_on_server(self, store: EncryptedStore, member: Membership) -> None:
         try:
+            member = settled(store, member)
             member.connection.delete(f"/v1/users/{member.user}")
         except ServerRefusedError as error:
-            # A first try may have succeeded without its answer arriving: then neither device nor user is known.
-            if (error.status, error.kind) not in ((401, "unknown-device"), (404, "unknown-user")):
+            if error.kind == "pending-device":  # nobody's word but its own: it may take itself back, and no more
+                revoke(member, member.device.device_id)
+            # A first try may have succeeded without its answer arriving: then neither device nor user is known. And
+            # a device that was revoked is none of this person's any more.
+            elif error.kind not in ("unknown-device", "unknown-user", "revoked-device"):
                 raise
 
     def _connection(self) -> Connection:
@@ -277,7 +345,15 @@ class Federation:
         check_fit(template.modality, model, deployment)
         if self.server_verification:
             check_server_verification(deployment)
-        member = register(store, user_id, deployment, connection, token=self.enrolment_token, pepper=self.pepper)
+        member = register(
+            store,
+            user_id,
+            deployment,
+            connection,
+            token=self.enrolment_token,
+            pepper=self.pepper,
+            now=self.clock(),
+        )
         models = Models(store, member.connection, deployment.server_signing_key, model)
         for attempt in range(_ADMISSION_ATTEMPTS):
             if member.device.admitted:
@@ -290,10 +366,11 @@ class Federation:
                     raise
                 deployment = approved_deployment(connection, store, approve=self.approve, now=self.clock())
                 member = replace(member, deployment=deployment)
-        queue = UploadQueue(
-            store, user_id, server=deployment.identity, rng=self.rng, clock=self.clock, backoff=self.backoff
-        )
-        return _Session(member, store, models, queue)
+        return _Session(member, store, models, self._queue(store, member))
+
+    def _queue(self, store: EncryptedStore, member: Membership) -> UploadQueue:
+        server = member.deployment.identity
+        return UploadQueue(store, member.user_id, server=server, rng=self.rng, clock=self.clock, backoff=self.backoff)
 
     def _admit(self, store: EncryptedStore, member: Membership, models: Models) -> Membership:
         """Send the admission, and the template where the server is to have it."""
@@ -302,8 +379,29 @@ class Federation:
         admitted = admit(store, member, admission)
         template = store.template(member.user_id)
         if self.server_verification and template.model_version == admission.model_version:
-            send_template(store, admitted, template)
+            with _unless_unconfirmed():
+                send_template(store, admitted, template)
         return admitted
+
+    def _member(self, user_id: str, store: EncryptedStore, connection: Connection) -> Membership:
+        """This device as the server knows it, joined or not; a replacement of its keys that was begun is ended."""
+        store.template(user_id)
+        deployment = approved_deployment(connection, store, approve=self.approve, now=self.clock())
+        device = device_of(store, user_id, deployment)
+        if device is None:
+            raise ServerRefusedError(
+                401, "unknown-device", "this device has never registered with that server; join it first"
+            )
+        return settled(store, member_of(user_id, device, deployment, connection, pepper=self.pepper))
+
+    def _renewed(self, session: _Session, model: Bundle | None) -> _Session:
+        self._flush(session)  # what waits is sealed under the old keys
+        member = replace_keys(session.store, session.member, self.clock())
+        return replace(
+            session,
+            member=member,
+            models=Models(session.store, member.connection, member.deployment.server_signing_key, model),
+        )
 
     def _offer(self, member: Membership, *, after: int, wait_s: float) -> _Offer:
         """The round that is open for this device, or why there is none."""
@@ -379,7 +477,8 @@ class Federation:
             old = template
             template = store.update_template(user_id, lambda features: remade(old, features, bundle, trained=trained))
         if self.server_verification:
-            self._hand_over(session, template)
+            with _unless_unconfirmed():
+                self._hand_over(session, template)
         return template
 
     def _hand_over(self, session: _Session, template: Template) -> None:
@@ -411,6 +510,16 @@ class Federation:
             return self.trainer or find_trainer()
         except TrainingUnavailableError:
             return None
+
+
+@contextlib.contextmanager
+def _unless_unconfirmed() -> Iterator[None]:
+    """Hand over no template while nobody has vouched for this device: the next one that is made comes in its place."""
+    try:
+        yield
+    except ServerRefusedError as error:
+        if error.kind != "unconfirmed-device":
+            raise
 
 
 __all__ = ["Federation", "RoundReport"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,16 +18,24 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from uvsdk.arrays import Array
-from uvsdk.errors import EdgeOnlyError, StillRegisteredError, WireError
+from uvsdk.errors import (
+    EdgeOnlyError,
+    PendingDeviceError,
+    ServerRefusedError,
+    SettingsError,
+    StillRegisteredError,
+    WireError,
+)
 from uvsdk.federation.codec import pack
 from uvsdk.federation.messages import Admission, Numbered, TemplateUpload
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
 from uvsdk.privacy.identifiers import canonical_embedding, canonical_instance, hash_instance, hash_person, hash_user_id
+from uvsdk.privacy.key_rotation import Rotation
 from uvsdk.privacy.sealing import Binding, new_nonce, seal
 from uvsdk.template import Template
 from uvsdk.transfer import stays_here
-from uvsdk_device.connection import Connection, Signer
-from uvsdk_device.deployment import Deployment, text
+from uvsdk_device.connection import JSON_LIMIT, Connection, Signer
+from uvsdk_device.deployment import Deployment, number, text
 from uvsdk_device.frozen_views import forget_frozen_views
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.memory import forget_memory
@@ -46,6 +55,9 @@ class Device:
         registered: whether the server has acknowledged the keys.
         admitted: whether it has acknowledged the admission.
         number: of the last message about its user that this device has made.
+        device_id: by which the server knows this device, whatever its keys; given by the first of them.
+        made_unix_s: when the keys were made, by this device's clock.
+        coming: keys that the server may know instead of these already: a replacement that has not come to its end.
     """
 
     signing_key: Ed25519PrivateKey
@@ -53,20 +65,28 @@ class Device:
     registered: bool = False
     admitted: bool = False
     number: int = 0
+    device_id: str = ""
+    made_unix_s: float = 0.0
+    coming: tuple[Ed25519PrivateKey, X25519PrivateKey] | None = None
 
-    @property
-    def device_id(self) -> str:
-        """First 32 hexadecimal digits of SHA-256 of the public signing key."""
-        return hashlib.sha256(self.signing_key.public_key().public_bytes_raw()).hexdigest()[:32]
+    @classmethod
+    def new(cls, now: float) -> Device:
+        """A device with new keys, named by the first 32 hexadecimal digits of SHA-256 of its public signing key."""
+        signing = Ed25519PrivateKey.generate()
+        return cls(signing, X25519PrivateKey.generate(), device_id=_named_by(signing), made_unix_s=now)
 
     __reduce_ex__ = stays_here("it holds private keys; read it from the store in each process")
 
     def to_bytes(self) -> bytes:
         """For the encrypted store only."""
+        coming = [] if self.coming is None else [_base64(key.private_bytes_raw()) for key in self.coming]
         return json.dumps(
             {
                 "signing_key": _base64(self.signing_key.private_bytes_raw()),
                 "sealing_key": _base64(self.sealing_key.private_bytes_raw()),
+                "device_id": self.device_id,
+                "made_unix_s": self.made_unix_s,
+                "coming": coming,
                 "registered": self.registered,
                 "admitted": self.admitted,
                 "number": self.number,
@@ -77,12 +97,17 @@ class Device:
     def from_bytes(cls, data: bytes) -> Device:
         """The inverse of :meth:`to_bytes`."""
         values = json.loads(data)
+        signing, sealing = _keys_of([values["signing_key"], values["sealing_key"]])
+        coming = values.get("coming")
         return cls(
-            Ed25519PrivateKey.from_private_bytes(base64.b64decode(values["signing_key"])),
-            X25519PrivateKey.from_private_bytes(base64.b64decode(values["sealing_key"])),
-            values["registered"],
-            values["admitted"],
-            values.get("number", 0),
+            signing,
+            sealing,
+            registered=values["registered"],
+            admitted=values["admitted"],
+            number=values.get("number", 0),
+            device_id=values.get("device_id") or _named_by(signing),
+            made_unix_s=values.get("made_unix_s", 0.0),
+            coming=_keys_of(coming) if coming else None,
         )
 
 
@@ -160,20 +185,28 @@ def device_of(store: EncryptedStore, user_id: str, deployment: Deployment) -> De
 
 
 def register(
-    store: EncryptedStore, user_id: str, deployment: Deployment, connection: Connection, *, token: str, pepper: bytes
+    store: EncryptedStore,
+    user_id: str,
+    deployment: Deployment,
+    connection: Connection,
+    *,
+    token: str,
+    pepper: bytes,
+    now: float,
 ) -> Membership:
     """Make this device known to the server, or find that it is.
 
     Raises:
         UnknownUserError: the user is not enrolled on this device.
-        ServerRefusedError: the enrolment token is wrong or used up.
+        PendingDeviceError: it is known, and waits for an approval; calling again asks whether it has been given.
+        ServerRefusedError: the enrolment token is wrong, used up or another person's, or the device was revoked.
         ServerUnreachableError: the keys are kept; calling again goes on with them.
     """
     user = hash_user_id(user_id, deployment=deployment.name, pepper=pepper)
     with store.lock():
         device = device_of(store, user_id, deployment)
         if device is None:
-            device = Device(Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+            device = Device.new(now)
             _keep(store, user_id, deployment, device)
     if not device.registered:
         answer = connection.signed_by(Signer(device.signing_key, "new")).post_json(
@@ -187,9 +220,128 @@ def register(
         )
         if text(answer, "device_id") != device.device_id:
             raise WireError("the server knows this device by another id than its key gives; is the server newer?")
+        check_state(device.device_id, text(answer, "state"))
         device = replace(device, registered=True)
         _keep(store, user_id, deployment, device)
-    return member_of(user_id, device, deployment, connection, pepper=pepper)
+    member = member_of(user_id, device, deployment, connection, pepper=pepper)
+    return settled(store, member) if device.coming is not None else member
+
+
+def check_state(device_id: str, state: str) -> None:
+    """Raise :class:`PendingDeviceError` for a device that may do nothing yet."""
+    if state == "pending":
+        raise PendingDeviceError(
+            f"this device ({device_id}) waits for an approval: by another device of the same person (`uvsdk device "
+            "approve`, Federation.approve_device), or by the operator; then try again"
+        )
+
+
+def replace_keys(store: EncryptedStore, member: Membership, now: float) -> Membership:
+    """Put new keys in place of this device's, on the server and here; what waits to be sent stays good.
+
+    The new keys are stored before the server hears of them, so that this device can sign whichever it knows: killed at
+    any moment, the next call goes on.
+
+    Raises:
+        ServerUnreachableError, ServerRefusedError: the former keys are kept, and the new ones until it is known which
+            of them the server has.
+    """
+    coming = (Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    device = _changed(store, member, lambda kept: kept if kept.coming else replace(kept, coming=coming))
+    renewed = settled(store, replace(member, device=device))
+    device = _changed(store, renewed, lambda kept: replace(kept, made_unix_s=now))
+    return replace(renewed, device=device)
+
+
+def settled(store: EncryptedStore, member: Membership) -> Membership:
+    """End a replacement of keys that was begun, whichever keys the server has by now. Raises as above."""
+    device = member.device
+    if device.coming is None:
+        return member
+    signing, sealing = device.coming
+    rotation = Rotation(
+        deployment=member.deployment.name,
+        device_id=device.device_id,
+        former=device.signing_key.public_key().public_bytes_raw(),
+        signing=signing.public_key().public_bytes_raw(),
+        sealing=sealing.public_key().public_bytes_raw(),
+    )
+    values = {
+        "signing_key": _base64(rotation.signing),
+        "sealing_key": _base64(rotation.sealing),
+        "proof": _base64(rotation.prove(signing)),
+    }
+    try:
+        member.connection.put_json(f"/v1/devices/{device.device_id}/keys", values)
+    except ServerRefusedError as error:
+        if (error.status, error.kind) not in ((401, "bad-signature"), (409, "keys-replaced")):
+            raise
+        # An earlier try may have arrived without its answer: then the new keys sign, and the old ones do not.
+        renewed = member.connection.signed_by(Signer(signing, device.device_id))
+        try:
+            renewed.get_json("/v1/devices")
+        except ServerRefusedError:
+            raise error from None
+
+    def promoted(kept: Device) -> Device:
+        if kept.coming is None:  # another process has come here before
+            return kept
+        return replace(kept, signing_key=kept.coming[0], sealing_key=kept.coming[1], coming=None)
+
+    device = _changed(store, member, promoted)
+    signer = Signer(device.signing_key, device.device_id)
+    return replace(member, device=device, connection=member.connection.signed_by(signer))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDevice:
+    """One device of a person, as the server knows it.
+
+    Args:
+        device_id: what the device itself shows.
+        state: ``active``, ``unconfirmed`` (it trains only), ``pending`` (it waits for an approval) or ``revoked``.
+        created_unix_s: when it registered.
+        here: whether it is this device.
+    """
+
+    device_id: str
+    state: str
+    created_unix_s: float
+    here: bool
+
+
+def known_devices(member: Membership) -> tuple[KnownDevice, ...]:
+    """This person's devices. Raises ``ServerUnreachableError``, ``ServerRefusedError``, ``WireError``."""
+    _, values = member.connection.get_json("/v1/devices", query={"limit": 500})
+    listed = values.get("devices")
+    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
+        raise WireError("the server's answer lacks the list 'devices'")
+    return tuple(
+        KnownDevice(
+            device_id=text(item, "device_id"),
+            state=text(item, "state"),
+            created_unix_s=number(item, "created"),
+            here=text(item, "device_id") == member.device.device_id,
+        )
+        for item in listed
+    )
+
+
+def approve(member: Membership, device_id: str) -> None:
+    """Let another device of this person act for them, by the word of this one. Raises as above."""
+    member.connection.post(f"/v1/devices/{checked_id(device_id)}/approval", b"", limit=JSON_LIMIT)
+
+
+def revoke(member: Membership, device_id: str) -> None:
+    """Take the rights of a device of this person. Raises as above."""
+    member.connection.delete(f"/v1/devices/{checked_id(device_id)}")
+
+
+def checked_id(device_id: str) -> str:
+    """A device's id. Raises :class:`SettingsError`."""
+    if not re.fullmatch("[0-9a-f]{32}", device_id):
+        raise SettingsError("a device's id is 32 hexadecimal digits; the device itself shows it")
+    return device_id
 
 
 def member_of(
@@ -286,6 +438,15 @@ def _changed(store: EncryptedStore, member: Membership, change: Callable[[Device
 
 def _keep(store: EncryptedStore, user_id: str, deployment: Deployment, device: Device) -> None:
     store.put(_DEVICE, [device.to_bytes()], name=deployment.identity, user=user_id)
+
+
+def _named_by(signing_key: Ed25519PrivateKey) -> str:
+    return hashlib.sha256(signing_key.public_key().public_bytes_raw()).hexdigest()[:32]
+
+
+def _keys_of(texts: Sequence[str]) -> tuple[Ed25519PrivateKey, X25519PrivateKey]:
+    signing, sealing = (base64.b64decode(text) for text in texts)
+    return Ed25519PrivateKey.from_private_bytes(signing), X25519PrivateKey.from_private_bytes(sealing)
 
 
 def _base64(data: bytes) -> str:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +29,16 @@ class Coordination:
     url: str
     folder: Path
     operator_token: str
-    enrolment_token: str
+    enrolment_tokens: tuple[str, ...]
     verify_token: str
     process: subprocess.Popen[bytes]
 
     @classmethod
-    def start(cls, folder: Path, model: Path, config: TrainingConfig, users: int) -> Coordination:
-        """Start the server, wait until it is ready, and make the tokens an operator would hand out."""
+    def start(cls, folder: Path, model: Path, config: TrainingConfig, users: Sequence[str]) -> Coordination:
+        """Start the server, wait until it is ready, and make the tokens an operator would hand out.
+
+        ``users`` are hashed ids; each gets an enrolment token of their own.
+        """
         folder.mkdir(parents=True)
         training = folder / "training.json"
         training.write_text(config.to_json(), encoding="utf-8")
@@ -43,15 +47,17 @@ class Coordination:
         arguments = ["serve", "--data", data, "--model", model, "--training", training, "--port", port]
         with (folder / "server.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "uvsdk", *map(str, arguments), "--start-after", str(users)],
+                [sys.executable, "-m", "uvsdk", *map(str, arguments), "--start-after", str(len(users))],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         url = f"http://127.0.0.1:{port}"
-        _wait_until_ready(url, process, folder / "server.log")
-        operator, enrolment, verify = (_token(data, scope, users) for scope in ("operator", "enrol", "verify"))
-        return cls(url, folder, operator, enrolment, verify, process)
+        _wait_until_ready(url, process, folder / "server.log", data / "operator-token")
+        operator = (data / "operator-token").read_text(encoding="utf-8").strip()
+        named = [argument for user in users for argument in ("--user", user)]
+        (verify,) = _tokens(data, "verify")
+        return cls(url, folder, operator, _tokens(data, "enrol", *named), verify, process)
 
     @property
     def log(self) -> str:
@@ -114,23 +120,21 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path, token: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with status {process.returncode}:\n{log.read_text(errors='replace')}")
         try:
-            if httpx.get(f"{url}/readyz", timeout=2).status_code == 200:
+            if httpx.get(f"{url}/readyz", timeout=2).status_code == 200 and token.exists():
                 return
         except httpx.TransportError:
-            time.sleep(0.1)
+            pass
+        time.sleep(0.1)
     process.kill()
     raise RuntimeError(f"the server was not ready within {START_TIMEOUT_S:.0f} s:\n{log.read_text(errors='replace')}")
 
 
-def _token(data: Path, scope: str, users: int) -> str:
-    command = [sys.executable, "-m", "uvsdk", "token", "--data", str(data), "create", "--scope", scope]
-    if scope == "enrol":
-        command += ["--uses", str(users)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return done.stdout.split()[-1]
+def _tokens(data: Path, scope: str, *arguments: str) -> tuple[str, ...]:
+    command = [sys.executable, "-m", "uvsdk", "token", "--data", str(data), "create", "--scope", scope, *arguments]
+    return tuple(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())

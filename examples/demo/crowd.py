@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -69,6 +69,11 @@ class Crowd:
         """Give everyone the same order; :meth:`answers` collects what comes of it."""
         for end in self._ends.values():
             end.send(order)
+
+    def tell_each(self, orders: Mapping[str, Order]) -> None:
+        """Give everyone named an order of their own; :meth:`answers` collects what comes of it."""
+        for name, order in orders.items():
+            self._ends[name].send(order)
 
     def answers(self, timeout_s: float) -> Iterator[tuple[str, object]]:
         """Answers that have arrived within ``timeout_s``, as they come. Raises :class:`DeviceFailedError`."""

@@ -235,12 +235,17 @@ class Demonstration:
         self.stop()
         config = self._config(algorithm)
         count = len(self._people.people)
-        server = Coordination.start(self._output / algorithm, self._model, config, count)
+        names = [person.name for person in self._people.people]
+        users = [hash_user_id(name, deployment=config.deployment, pepper=self._pepper) for name in names]
+        server = Coordination.start(self._output / algorithm, self._model, config, users)
         self._server = server
         begun = time.monotonic()
         task = self._progress.add_task(f"{TITLES[algorithm]}: joining", total=config.rounds)
-        self._crowd.tell_all(
-            Join(algorithm, server.url, server.enrolment_token, self._pepper, self._model, algorithm == "fedaws")
+        self._crowd.tell_each(
+            {
+                name: Join(algorithm, server.url, token, self._pepper, self._model, algorithm == "fedaws")
+                for name, token in zip(names, server.enrolment_tokens, strict=True)
+            }
         )
         cosines: list[tuple[int, float]] = []
         trained: list[Trained] = []

@@ -19,7 +19,7 @@ from uvsdk.errors import SealError
 from uvsdk.privacy.request_signing import Claim, Requested, claim_of, verify_request
 from uvsdk_server import tokens
 from uvsdk_server.deployment import Deployment
-from uvsdk_server.people import Device
+from uvsdk_server.people import Device, check_active, check_known, check_trains
 from uvsdk_server.problems import Problem
 from uvsdk_server.store.schema import devices
 
@@ -30,18 +30,41 @@ def deployment(request: Request) -> Deployment:
     return found
 
 
+async def known_device(request: Request) -> Device:
+    """The device that signed this request and its body, which is read whole; one that waits for approval as well."""
+    device = await _signer(request)
+    check_known(device.state)
+    return await _with_body(request, device)
+
+
 async def signed_device(request: Request) -> Device:
-    """The device that signed this request and its body, which is read whole."""
-    device = await claimed_device(request)
+    """The device that signed this request and its body, and that takes part."""
+    return await _with_body(request, await claimed_device(request))
+
+
+async def active_device(request: Request) -> Device:
+    """The device that signed this request and its body, and that somebody has vouched for."""
+    device = await _signer(request)
+    check_active(device.state)
+    return await _with_body(request, device)
+
+
+async def claimed_device(request: Request) -> Device:
+    """The device that signed this request's headers, and that takes part.
+
+    The signature covers ``Content-Digest``, so a body that is streamed needs only :func:`check_body` afterwards.
+    """
+    device = await _signer(request)
+    check_trains(device.state)
+    return device
+
+
+async def _with_body(request: Request, device: Device) -> Device:
     check_body(request, hashlib.sha256(await request.body()).digest())
     return device
 
 
-async def claimed_device(request: Request) -> Device:
-    """The device that signed this request's headers.
-
-    The signature covers ``Content-Digest``, so a body that is streamed needs only :func:`check_body` afterwards.
-    """
+async def _signer(request: Request) -> Device:
     claim = fresh_claim(request)
     async with deployment(request).database.read() as connection:
         row = (await connection.execute(select(devices).where(devices.c.device_id == claim.key_id))).first()
@@ -50,7 +73,15 @@ async def claimed_device(request: Request) -> Device:
     key = Ed25519PublicKey.from_public_bytes(row.signing_key)
     verify_signature(request, key, claimed_digest(request))
     deployment(request).freshness.spend(claim, row.device_id)
-    return Device(row.device_id, row.user, key, X25519PublicKey.from_public_bytes(row.sealing_key))
+    former = row.former_signing_key
+    return Device(
+        device_id=row.device_id,
+        user=row.user,
+        state=row.state,
+        signing_key=key,
+        sealing_key=X25519PublicKey.from_public_bytes(row.sealing_key),
+        former_signing_key=None if former is None else Ed25519PublicKey.from_public_bytes(former),
+    )
 
 
 def fresh_claim(request: Request) -> Claim:
@@ -135,6 +166,14 @@ async def reader(request: Request) -> None:
         await signed_device(request)
 
 
+async def speaks_for(request: Request) -> str | None:
+    """Whose devices the caller may approve: one user's, by an active device of theirs; ``None`` for the operator."""
+    if request.headers.get("authorization"):
+        await operator(request)
+        return None
+    return (await active_device(request)).user
+
+
 async def owner_or_operator(request: Request, user: str) -> None:
     """Let the user's own device pass, and operators."""
     if request.headers.get("authorization"):
@@ -176,5 +215,7 @@ def _unsigned(error: SealError) -> Problem:
 
 Served = Annotated[Deployment, Depends(deployment)]
 SignedDevice = Annotated[Device, Depends(signed_device)]
+KnownDevice = Annotated[Device, Depends(known_device)]
+ActiveDevice = Annotated[Device, Depends(active_device)]
 ClaimedDevice = Annotated[Device, Depends(claimed_device)]
 Caller = Annotated[tokens.Bearer, Depends(verifier)]

@@ -1,13 +1,16 @@
-"""``uvsdk serve``, ``uvsdk token``, ``uvsdk rounds`` and ``uvsdk lockouts``."""
+"""``uvsdk serve``, ``uvsdk token``, ``uvsdk devices``, ``uvsdk rounds`` and ``uvsdk lockouts``."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import math
+import os
+import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,15 +22,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.attempts import wait_s
 from uvsdk.cli import Command
-from uvsdk.errors import SettingsError
+from uvsdk.errors import SettingsError, StoreError
+from uvsdk.federation.messages import TrainingConfig
+from uvsdk.privacy.identifiers import hash_user_id
 from uvsdk_server import tokens
 from uvsdk_server.app import create_app
 from uvsdk_server.connections import Patience, room
 from uvsdk_server.deployment import Deployment, check_pair, open_database
+from uvsdk_server.people import approved
+from uvsdk_server.problems import Problem
 from uvsdk_server.settings import Settings
-from uvsdk_server.store import counts, ledger, schema
+from uvsdk_server.store import counts, ledger, roster, schema
 
 Answer = TypeVar("Answer")
+
+OPERATOR_TOKEN = "operator-token"  # noqa: S105 - the name of a file
+"""File in the data folder that holds the operator's token of the first start."""
 
 _GRACE_S = 20
 
@@ -39,7 +49,7 @@ class Server(uvicorn.Server):
         app: made by :func:`uvsdk_server.create_app`.
         host: address to listen on.
         port: port to listen on, 0 for any.
-        announce: print the address, and on the first start an operator's token.
+        announce: print the address, and on the first start where the operator's token was written.
     """
 
     def __init__(self, app: FastAPI, *, host: str, port: int, announce: bool = True) -> None:
@@ -72,9 +82,9 @@ class Server(uvicorn.Server):
             return
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         print(f"listening on http://{host}:{port}", flush=True)
-        token = await first_operator_token(self._app.state.deployment)
-        if token is not None:
-            print(f"operator token (shown once): {token}", flush=True)
+        path = await first_operator_token(self._app.state.deployment)
+        if path is not None:
+            print(f"operator token, valid for 90 days, written to {path}", flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Release long polls first: uvicorn waits for every open request."""
@@ -84,13 +94,39 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def first_operator_token(served: Deployment) -> str | None:
-    """A new operator's token where there has never been one."""
+async def first_operator_token(served: Deployment) -> Path | None:
+    """The file of a new operator's token, mode 0600, where there has never been one."""
+    path = served.settings.data / OPERATOR_TOKEN
     async with served.database.write() as connection:
         made = (await connection.execute(select(schema.tokens.c.scopes))).scalars()
         if any("operator" in tokens.read(scopes) for scopes in made):
             return None
-        return await tokens.create(connection, ["operator"], label="first start", now=time.time())
+        text = await tokens.create(connection, ["operator"], label="first start", now=time.time())
+        # Before the row is durable: a crash in between leaves a file without a token, and the next start writes both.
+        await asyncio.to_thread(_write_secret, path, text, replace=True)
+    return path
+
+
+def _write_secret(path: Path, text: str, *, replace: bool = False) -> None:
+    """Write a line that only this account may read. Raises :class:`SettingsError`."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with open(descriptor, "w") as file:  # noqa: PTH123 - a descriptor that was opened with mode 0600
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            if replace:
+                draft.replace(path)
+            else:
+                path.hardlink_to(draft)  # which never replaces a file
+        finally:
+            draft.unlink(missing_ok=True)
+    except FileExistsError as error:
+        raise SettingsError(f"{path} exists; give a file that does not") from error
+    except OSError as error:
+        raise SettingsError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _settings(**values: Any) -> Settings:
@@ -141,7 +177,12 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _configure_token(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="the server's data folder")
     actions = parser.add_subparsers(dest="action", required=True, metavar="create|list|revoke")
-    create = actions.add_parser("create", help="make a token and print it once")
+    create = actions.add_parser(
+        "create",
+        help="make a token and print it once",
+        description="Make a token and print it once. An operator's is never printed: it is written to a file of mode "
+        "0600, whose path is printed.",
+    )
     create.add_argument(
         "--scope",
         dest="scopes",
@@ -151,37 +192,93 @@ def _configure_token(parser: argparse.ArgumentParser) -> None:
         help="what it may do; several times for several: scores and embeddings only beside verify",
     )
     create.add_argument("--label", default="", help="what it is for")
-    create.add_argument("--days", type=float, help="days until it expires; never if left out")
-    create.add_argument("--uses", type=int, help="devices that may register with an enrolment token")
+    create.add_argument(
+        "--days", type=float, help="days until it expires (operator: 90, enrol: 30, others: never if left out)"
+    )
+    create.add_argument("--output", type=Path, metavar="FILE", help="write it to this new file, mode 0600")
+    create.add_argument("--uses", type=int, help="devices that may register with an enrolment token (1)")
+    create.add_argument(
+        "--user",
+        dest="users",
+        action="append",
+        metavar="USER",
+        help="whose devices may register with an enrolment token: a hashed user id, or with --pepper-file an id in "
+        "clear; several times for as many tokens, printed in that order",
+    )
+    create.add_argument("--pepper-file", type=Path, help="file of the deployment's secret, to hash --user with")
+    create.add_argument(
+        "--unbound",
+        action="store_true",
+        help="an enrolment token for anybody, --uses of them: whoever has it may claim to be any person. Their devices "
+        "train, but the server verifies nobody by them before `uvsdk devices approve`",
+    )
     actions.add_parser("list", help="list tokens, without their secrets")
     revoke = actions.add_parser("revoke", help="make a token worthless")
     revoke.add_argument("id", help="as listed")
 
 
 def _token(arguments: argparse.Namespace) -> int:
-    async def create(connection: AsyncConnection) -> str:
-        lifetime_s = None if arguments.days is None else arguments.days * 86_400
-        return await tokens.create(
-            connection,
-            arguments.scopes,
-            label=arguments.label,
-            now=time.time(),
-            lifetime_s=lifetime_s,
-            max_uses=arguments.uses,
-        )
+    async def create(connection: AsyncConnection) -> list[str]:
+        lifetime_s = None if arguments.days is None else arguments.days * tokens.DAY_S
+        return [
+            await tokens.create(
+                connection,
+                arguments.scopes,
+                label=arguments.label,
+                now=time.time(),
+                lifetime_s=lifetime_s,
+                max_uses=arguments.uses,
+                user=user,
+                unbound=arguments.unbound,
+            )
+            for user in await _hashed(connection, arguments.users, arguments.pepper_file)
+        ]
 
     async def revoke(connection: AsyncConnection) -> bool:
         return await tokens.revoke(connection, arguments.id)
 
     if arguments.action == "create":
-        print(_in_database(arguments.data, create))
+        _hand_out(arguments, _in_database(arguments.data, create))
     elif arguments.action == "revoke":
         if not _in_database(arguments.data, revoke):
             raise SettingsError(f"there is no token {arguments.id}; see `uvsdk token list`")
     else:
-        header = ("id", "scopes", "uses", "expires", "state", "label")
+        header = ("id", "scopes", "user", "uses", "expires", "state", "label")
         _print_table([header, *_in_database(arguments.data, _token_rows)])
     return 0
+
+
+async def _hashed(
+    connection: AsyncConnection, users: Sequence[str] | None, pepper_file: Path | None
+) -> Sequence[str | None]:
+    """The hashed ids a token each is made for; one ``None`` where none is named."""
+    if pepper_file is None or not users:
+        return users or [None]
+    row = await ledger.deployment_row(connection)
+    if row is None:
+        raise StoreError("the server has not been started yet; its first start says which deployment ids belong to")
+    try:
+        pepper = pepper_file.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"cannot read {pepper_file}: {error.strerror}") from error
+    deployment = TrainingConfig.from_json(row.config).deployment
+    return [hash_user_id(user, deployment=deployment, pepper=pepper) for user in users]
+
+
+def _hand_out(arguments: argparse.Namespace, made: Sequence[str]) -> None:
+    """Print new tokens, or where they were written; an operator's is in no terminal and no shell's history."""
+    if "operator" not in arguments.scopes and arguments.output is None:
+        print("\n".join(made))
+        return
+    token_id = made[0].split("_")[1]
+    path = arguments.output or _settings(data=arguments.data).data / f"{OPERATOR_TOKEN}-{token_id}"
+    try:
+        _write_secret(path, "\n".join(made))
+    except SettingsError:
+        for text in made:  # nobody has seen it, so nobody shall ever use it
+            _in_database(arguments.data, partial(tokens.revoke, token_id=text.split("_")[1]))
+        raise
+    print(path)
 
 
 async def _token_rows(connection: AsyncConnection) -> list[tuple[str, ...]]:
@@ -190,6 +287,7 @@ async def _token_rows(connection: AsyncConnection) -> list[tuple[str, ...]]:
         (
             row.token_id,
             row.scopes,
+            "-" if "enrol" not in tokens.read(row.scopes) else (row.user or "anybody")[:12],
             f"{row.uses}/{row.max_uses}" if row.max_uses is not None else str(row.uses),
             _date(row.expires),
             "revoked" if row.revoked else "expired" if row.expires and row.expires <= time.time() else "valid",
@@ -275,6 +373,49 @@ def _lockouts(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _configure_devices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, help="the server's data folder")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|approve|revoke")
+    listing = actions.add_parser("list", help="devices, and what each may do")
+    listing.add_argument("--state", choices=roster.STATES, help="only those in this state")
+    listing.add_argument("--user", metavar="HASH", help="only those of this hashed user id")
+    approve = actions.add_parser(
+        "approve",
+        help="let devices that wait, or that nobody has vouched for, act for their users",
+        description="Let devices act for their users: make sure in another way whose they are. A device shows its id "
+        "with `uvsdk device show`.",
+    )
+    approve.add_argument("ids", nargs="+", metavar="ID", help="as listed")
+    revoke = actions.add_parser("revoke", help="take a lost device's rights for good; its user and template stay")
+    revoke.add_argument("ids", nargs="+", metavar="ID", help="as listed")
+
+
+def _devices(arguments: argparse.Namespace) -> int:
+    async def listed(connection: AsyncConnection) -> list[tuple[str, ...]]:
+        found = await roster.listed(connection, user=arguments.user, state=arguments.state)
+        return [(row.device_id, row.state, row.user, _date(row.created)) for row in found]
+
+    async def change(connection: AsyncConnection) -> None:
+        limit = _settings(data=arguments.data).devices_per_user
+        for device_id in arguments.ids:
+            row = await roster.of_id(connection, device_id)
+            if row is None:
+                raise SettingsError(f"there is no device {device_id}; see `uvsdk devices list`")
+            if arguments.action == "approve":
+                await approved(connection, row, limit)
+            else:
+                await roster.revoke(connection, row)
+
+    if arguments.action == "list":
+        _print_table([("device", "state", "user", "since"), *_in_database(arguments.data, listed)])
+        return 0
+    try:
+        _in_database(arguments.data, change)
+    except Problem as problem:
+        raise SettingsError(problem.detail) from problem
+    return 0
+
+
 def _in_database(data: Path | None, work: Callable[[AsyncConnection], Awaitable[Answer]]) -> Answer:
     settings = _settings(data=data)
 
@@ -303,6 +444,7 @@ def _date(unix_s: float | None) -> str:
 COMMANDS = (
     Command("serve", "Run the coordination server.", _configure_serve, _serve),
     Command("token", "Make, list and revoke the server's tokens.", _configure_token, _token),
+    Command("devices", "List, approve and revoke the devices of a server's users.", _configure_devices, _devices),
     Command("rounds", "List the server's training rounds.", _configure_rounds, _rounds),
     Command("lockouts", "Show and reset failed attempts.", _configure_lockouts, _lockouts),
 )

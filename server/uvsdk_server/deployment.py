@@ -89,7 +89,7 @@ class Deployment:
 
     @classmethod
     async def open(
-        cls, settings: Settings, watcher: Observer, metrics: Metrics, log: Log, *, freshness: Freshness
+        cls, settings: Settings, watcher: Observer, metrics: Metrics, log: Log, *, freshness: Freshness | None = None
     ) -> Self:
         """Open or make the data folder, recover what a crash left, and start moving rounds on.
 
@@ -110,7 +110,9 @@ class Deployment:
             # Again, now that no other server of this folder can start.
             state = judge(settings.data, await look(url))
             await _pair(settings.data, database, state, founding, log)
-            self = await cls._assemble(settings, database, watcher, metrics, log, freshness)
+            self = await cls._assemble(
+                settings, database, watcher, metrics, log, freshness or Freshness(settings.signature_window_s)
+            )
         except BaseException:
             await database.close()
             os.close(lock)
@@ -161,14 +163,15 @@ class Deployment:
             signing_key=keys.signing,
             at_rest=files.at_rest,
         )
+        rounds = Rounds(database, blobs, keys, training, watcher=watcher)
         people = People(
             database,
             files,
             modality=current.manifest.modality,
             dimension=current.manifest.dimension,
             devices_per_user=settings.devices_per_user,
+            dismissed=rounds.dismiss,
         )
-        rounds = Rounds(database, blobs, keys, training, watcher=watcher)
         return cls(
             settings=settings,
             database=database,

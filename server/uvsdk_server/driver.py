@@ -167,6 +167,7 @@ class Driver:
                     admissions,
                     streams.server_stream(seed, streams.ADMIT),
                     start=not deployment.started,
+                    anew=frozenset(item.user for item in pending if item.anew),
                 )
             except Exception as error:  # noqa: BLE001 - an algorithm is a plug-in
                 await self._give_up(row, error)

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-from sqlalchemy import case, func, insert, select, update
+from sqlalchemy import case, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.errors import TemplateFormatError, UpdateRejectedError, WireError
 from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.guards import check_samples, check_unit_vector
 from uvsdk.federation.messages import Admission, TemplateUpload
+from uvsdk.privacy.key_rotation import Rotation
 from uvsdk.template import Template
 from uvsdk_server import tokens
 from uvsdk_server.keys import KeyFolder
 from uvsdk_server.problems import Problem
 from uvsdk_server.seals import seal_of
+from uvsdk_server.store import roster
 from uvsdk_server.store.database import Database
+from uvsdk_server.store.ledger import AnyRow
+from uvsdk_server.store.roster import State
 from uvsdk_server.store.schema import devices, users
 
 DEVICE_ID_DIGITS: Final = 32
@@ -29,12 +34,17 @@ DEVICE_ID_DIGITS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A registered device that signed the request at hand."""
+    """A registered device that signed the request at hand.
+
+    ``former_signing_key`` is the one before: what was sealed under it still comes from this device.
+    """
 
     device_id: str
     user: str
+    state: State
     signing_key: Ed25519PublicKey
     sealing_key: X25519PublicKey
+    former_signing_key: Ed25519PublicKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,7 @@ class Registration:
 
     @property
     def device_id(self) -> str:
-        """First 32 hexadecimal digits of the SHA-256 of the signing key."""
+        """First 32 hexadecimal digits of the SHA-256 of the signing key that the device registers with."""
         return hashlib.sha256(self.signing_key).hexdigest()[:DEVICE_ID_DIGITS]
 
 
@@ -64,10 +74,19 @@ class People:
     """Rows of users and devices. Leaving is :meth:`uvsdk_server.rounds.Rounds.remove_user`, for it touches rounds."""
 
     def __init__(
-        self, database: Database, keys: KeyFolder, *, modality: str, dimension: int, devices_per_user: int
+        self,
+        database: Database,
+        keys: KeyFolder,
+        *,
+        modality: str,
+        dimension: int,
+        devices_per_user: int,
+        dismissed: Callable[[frozenset[str]], None],
     ) -> None:
+        """``dismissed`` is told of devices that no longer train."""
         self._database = database
         self._keys = keys
+        self._dismissed = dismissed
         self._modality = modality
         self._dimension = dimension
         self._devices_per_user = devices_per_user
@@ -86,25 +105,31 @@ class People:
             raise Problem(403, "forbidden", "this is not an enrolment token; ask the operator for one")
         return False
 
-    async def register(self, asked: Registration, now: float) -> bool:
-        """Make the device known; false where it already is. Raises :class:`Problem` 401, 403, 409."""
+    async def register(self, asked: Registration, now: float) -> tuple[State, bool]:
+        """Make the device known; gives its state, and whether it is new. Raises :class:`Problem` 401, 403, 409."""
         async with self._database.write() as connection:
-            query = select(devices).where(devices.c.device_id == asked.device_id)
-            known = (await connection.execute(query)).first()
+            known = await roster.of_id(connection, asked.device_id)
             if known is not None:
-                if (known.user, known.sealing_key) != (asked.user, asked.sealing_key):
+                if (known.user, known.signing_key, known.sealing_key) != (
+                    asked.user,
+                    asked.signing_key,
+                    asked.sealing_key,
+                ):
                     raise Problem(409, "device-exists", "this signing key is registered otherwise; make new keys")
-                return False
-            await tokens.spend(connection, asked.token, now)
-            count = select(func.count()).select_from(devices).where(devices.c.user == asked.user)
-            if (await connection.execute(count)).scalar_one() >= self._devices_per_user:
-                raise Problem(
-                    409, "user-exists", "that user has a device already; the operator can delete the user to start anew"
-                )
+                check_known(known.state)
+                return known.state, False
+            token = await tokens.spend(connection, asked.token, asked.user, now)
+            state = await roster.first_state(connection, asked.user, vouched=token.user is not None)
+            # Nobody's claims take the places of those whom the operator vouches for.
+            counted: tuple[State, ...] = ("active",) if token.user is not None else ("unconfirmed", "pending")
+            if await roster.count(connection, asked.user, counted) >= self._devices_per_user:
+                raise _full(self._devices_per_user)
             if (await connection.execute(select(users.c.user).where(users.c.user == asked.user))).first() is None:
                 # Before the row: a crash in between leaves a key without a user, never a user without a key.
                 await asyncio.to_thread(self._keys.make_user, asked.user)
-                await connection.execute(insert(users).values(user=asked.user, created=now, admitted=False))
+                await connection.execute(
+                    insert(users).values(user=asked.user, created=now, admitted=False, vouched=False)
+                )
             await connection.execute(
                 insert(devices).values(
                     device_id=asked.device_id,
@@ -112,16 +137,69 @@ class People:
                     signing_key=asked.signing_key,
                     sealing_key=asked.sealing_key,
                     created=now,
+                    state=state,
                 )
             )
-        return True
+            gone = frozenset[str]()
+            if state == "active":
+                row = await roster.of_id(connection, asked.device_id)
+                assert row is not None  # inserted above
+                gone = await roster.activate(connection, row)
+        self._dismissed(gone)
+        return state, True
+
+    async def approve(self, device_id: str, *, of: str | None) -> None:
+        """Let a device act for its user; doing it again changes nothing.
+
+        Args:
+            device_id: of the device that waits.
+            of: the user whose own device says so; ``None`` for the operator, who may speak for anybody.
+
+        Raises:
+            Problem: 403, revoked; 404, no such device, or another user's; 409, one device too many.
+        """
+        async with self._database.write() as connection:
+            row = await _found(connection, device_id, of)
+            gone = await approved(connection, row, self._devices_per_user)
+        self._dismissed(gone)
+
+    async def revoke(self, device_id: str, *, of: str | None) -> None:
+        """Take a device's rights; doing it again changes nothing. Raises :class:`Problem` 404 as above."""
+        async with self._database.write() as connection:
+            gone = await roster.revoke(connection, await _found(connection, device_id, of))
+        self._dismissed(gone)
+
+    async def rotate(self, device: Device, rotation: Rotation) -> None:
+        """Put new keys in place of a device's; the envelopes it sealed before are still its own.
+
+        Raises :class:`Problem` 409 where the keys have been replaced since the request was signed.
+        """
+        async with self._database.write() as connection:
+            moved = await connection.execute(
+                update(devices)
+                .where(devices.c.device_id == device.device_id, devices.c.signing_key == rotation.former)
+                .values(
+                    signing_key=rotation.signing,
+                    sealing_key=rotation.sealing,
+                    former_signing_key=rotation.former,
+                )
+            )
+            if moved.rowcount == 0:
+                raise Problem(409, "keys-replaced", "this device's keys were replaced meanwhile; read them anew")
+
+    async def devices(
+        self, *, user: str | None = None, state: State | None = None, after: str = "", limit: int | None = None
+    ) -> Sequence[AnyRow]:
+        """Rows of devices, sorted by id."""
+        async with self._database.read() as connection:
+            return await roster.listed(connection, user=user, state=state, after=after, limit=limit)
 
     async def admit(self, admission: Admission, place: Place) -> None:
         """Keep an admission that the algorithm takes until the next round. Raises :class:`Problem` 401, 409."""
         own = await seal_of(admission.user, self._keys, self._database)
         sealed = own.seal(pack(admission), f"admission/{admission.user}")
         async with self._database.write() as connection:
-            await _advance(connection, place)
+            await _advance(connection, place, check_trains)
             await connection.execute(
                 update(users)
                 .where(users.c.user == admission.user)
@@ -142,7 +220,7 @@ class People:
         own = await seal_of(user, self._keys, self._database)
         sealed = own.seal(pack(upload), f"template/{user}/{upload.model_version}")
         async with self._database.write() as connection:
-            await _advance(connection, place)
+            await _advance(connection, place, check_active)
             await connection.execute(
                 update(users)
                 .where(users.c.user == user)
@@ -186,16 +264,73 @@ class People:
             ) from error
 
 
-async def _advance(connection: AsyncConnection, place: Place) -> None:
-    """Take the next message of a device, in the caller's transaction. Raises :class:`Problem` 401, 409."""
+def check_known(state: State) -> None:
+    """Raise :class:`Problem` 403 for a device whose rights were taken."""
+    if state == "revoked":
+        raise Problem(403, "revoked-device", "this device was revoked; register it anew, with new keys and a new token")
+
+
+def check_trains(state: State) -> None:
+    """Raise :class:`Problem` 403 unless a device in ``state`` takes part."""
+    check_known(state)
+    if state == "pending":
+        raise Problem(
+            403,
+            "pending-device",
+            "this device waits for an approval: by another device of the same person, or by the operator",
+        )
+
+
+def check_active(state: State) -> None:
+    """Raise :class:`Problem` 403 unless somebody has vouched for a device in ``state``."""
+    check_trains(state)
+    if state != "active":
+        raise Problem(
+            403,
+            "unconfirmed-device",
+            "this device was registered with a token for anybody, so it trains only; the operator approves it "
+            "(`uvsdk devices approve`), or makes a token for this person",
+        )
+
+
+async def approved(connection: AsyncConnection, row: AnyRow, limit: int) -> frozenset[str]:
+    """Activate a device that waits; gives those that no longer train. Raises :class:`Problem` 403, 409."""
+    if row.state == "revoked":
+        raise Problem(403, "revoked-device", "a device that was revoked stays so; it registers anew, with new keys")
+    if row.state == "active":
+        return frozenset()
+    if await roster.count(connection, row.user, ("active",)) >= limit:
+        raise _full(limit)
+    return await roster.activate(connection, row)
+
+
+async def _found(connection: AsyncConnection, device_id: str, of: str | None) -> AnyRow:
+    row = await roster.of_id(connection, device_id)
+    if row is None or (of is not None and row.user != of):
+        raise Problem(404, "no-such-device", "there is no such device of this person; list them with GET /v1/devices")
+    return row
+
+
+def _full(limit: int) -> Problem:
+    return Problem(409, "too-many-devices", f"a person has at most {limit} devices here; revoke one of them first")
+
+
+async def _advance(connection: AsyncConnection, place: Place, check: Callable[[State], None]) -> None:
+    """Take the next message of a device, in the caller's transaction. Raises :class:`Problem` 401, 403, 409.
+
+    ``check`` sees the device's state once more: it may have been revoked since the request was signed.
+    """
     mine = devices.c.device_id == place.device_id
     moved = await connection.execute(
         update(devices).where(mine, devices.c.last_number < place.number).values(last_number=place.number)
     )
     if moved.rowcount == 0:
-        if (await connection.execute(select(devices.c.device_id).where(mine))).first() is None:
+        if await roster.of_id(connection, place.device_id) is None:
             raise Problem(401, "unknown-device", "the device was removed while this was received")
         raise Problem(409, "out-of-order", "a later message of this device has arrived before; make this one anew")
+    row = await roster.of_id(connection, place.device_id)
+    assert row is not None  # updated above
+    check(row.state)
 
 
 def check_user(claimed: str, user: str) -> None:

@@ -122,6 +122,12 @@ class Rounds:
             self.awaited.refuse(device_id, round_id)
         self.wake()
 
+    def dismiss(self, device_ids: frozenset[str]) -> None:
+        """Stop waiting for devices that may no longer train."""
+        if device_ids:
+            self.board.strike(device_ids)
+            self.wake()
+
     async def remove_user(self, user: str) -> None:
         """Delete everything of ``user`` but what the model has learned: row, uploads, template, admission, devices.
 

@@ -48,7 +48,8 @@ class Settings(BaseSettings):
             limit of open files (``ulimit -n``) leaves.
         absent_after: part of a round's time after which a round that has its quorum does not stay open for members
             that have not fetched their task.
-        devices_per_user: devices that may stand for one user; a further one could replace the user's template.
+        devices_per_user: active devices that one user may have. As many that nobody has approved yet are known beside
+            them.
         registrations_per_minute: devices that may register in a minute with a valid token; more are answered 429.
         wrong_tokens_per_minute: registrations with a token that is not valid that are answered 401; more are answered
             429. They take nothing from those whose token is valid.
@@ -120,7 +121,7 @@ class Settings(BaseSettings):
     request_timeout_s: float = Field(default=300.0, gt=0)
     connections: int = Field(default=0, ge=0)
     absent_after: float = Field(default=0.25, gt=0, le=1)
-    devices_per_user: int = Field(default=1, ge=1)
+    devices_per_user: int = Field(default=5, ge=1)
     registrations_per_minute: int = Field(default=600, ge=1)
     wrong_tokens_per_minute: int = Field(default=60, ge=1)
     signature_window_s: float = Field(default=300.0, gt=0)

@@ -1,5 +1,8 @@
 """Bearer tokens of operators and integrators, and enrolment tokens of devices.
 
+An enrolment token is for one user, whose hashed id it holds, unless the operator chose otherwise (``unbound``): whoever
+has one of those may register as anybody, and is trusted accordingly (:mod:`uvsdk_server.store.roster`).
+
 A token is ``uvsdk_ID_SECRET``. The database holds the id, by which the row is found, and the SHA-256 of the whole,
 which is compared in constant time; whoever steals the database cannot present a token.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,6 +34,21 @@ embedding in place of a sample. The last two tell much more of a template, so an
 """
 
 
+DAY_S: Final = 86_400.0
+OPERATOR_LIFETIME_S: Final = 90 * DAY_S
+ENROLMENT_LIFETIME_S: Final = 30 * DAY_S
+LONGEST_OPERATOR_LIFETIME_S: Final = 366 * DAY_S
+
+_USER = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """What an enrolment token that was just used says: the hashed id it is for, ``None`` for anybody's."""
+
+    user: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Bearer:
     """Who shows a token that is valid: its id, which is no secret, and its scopes."""
@@ -46,12 +65,35 @@ async def create(
     now: float,
     lifetime_s: float | None = None,
     max_uses: int | None = None,
+    user: str | None = None,
+    unbound: bool = False,
 ) -> str:
-    """Make a token and give its text, which is not kept. Raises :class:`SettingsError`."""
+    """Make a token and give its text, which is not kept.
+
+    Args:
+        connection: in a transaction that writes.
+        scopes: of :data:`SCOPES`.
+        label: what it is for.
+        now: seconds since 1970.
+        lifetime_s: until it expires; ``None`` for 90 days of an operator's, 30 of an enrolment token, and for ever.
+        max_uses: devices that may register with it; ``None`` for one.
+        user: hashed id of the one person whose devices may register with it.
+        unbound: anybody's may; then ``max_uses`` must be given.
+
+    Raises:
+        SettingsError: what does not go together.
+    """
     chosen = _checked(scopes)
-    if max_uses is not None and (chosen != {"enrol"} or max_uses < 1):
-        raise SettingsError("only an enrolment token has a number of uses, and it is at least 1")
-    if lifetime_s is not None and lifetime_s <= 0:
+    if chosen == {"enrol"}:
+        max_uses = _check_enrolment(max_uses, user, unbound=unbound)
+        lifetime_s = ENROLMENT_LIFETIME_S if lifetime_s is None else lifetime_s
+    elif max_uses is not None or user is not None or unbound:
+        raise SettingsError("only an enrolment token has a user and a number of uses")
+    if "operator" in chosen:
+        lifetime_s = OPERATOR_LIFETIME_S if lifetime_s is None else lifetime_s
+        if lifetime_s > LONGEST_OPERATOR_LIFETIME_S:
+            raise SettingsError("an operator's token lives for at most 366 days; make another one in time")
+    if lifetime_s is not None and not lifetime_s > 0:
         raise SettingsError(f"a token lives longer than {lifetime_s} s")
     token_id = secrets.token_hex(6)
     text = f"uvsdk_{token_id}_{secrets.token_urlsafe(32)}"
@@ -64,6 +106,7 @@ async def create(
             created=now,
             expires=None if lifetime_s is None else now + lifetime_s,
             max_uses=max_uses,
+            user=user,
             uses=0,
             revoked=False,
         )
@@ -83,14 +126,20 @@ async def bearer_of(connection: AsyncConnection, text: str, now: float) -> Beare
     return Bearer(row.token_id, read(row.scopes))
 
 
-async def spend(connection: AsyncConnection, text: str, now: float) -> None:
-    """Use up one use of an enrolment token, in the caller's transaction. Raises :class:`Problem` 401 or 403."""
+async def spend(connection: AsyncConnection, text: str, user: str, now: float) -> Enrolment:
+    """Use up one use of an enrolment token for ``user``, in the caller's transaction.
+
+    Raises :class:`Problem` 401 or 403.
+    """
     row = await _find(connection, text, now)
     if "enrol" not in read(row.scopes):
         raise Problem(403, "forbidden", "this is not an enrolment token; ask the operator for one")
+    if row.user is not None and not hmac.compare_digest(row.user, user):
+        raise Problem(403, "wrong-user", "the enrolment token is for another person; ask the operator for one")
     if row.max_uses is not None and row.uses >= row.max_uses:
         raise Problem(403, "token-spent", "the enrolment token has no uses left; ask the operator for another")
     await connection.execute(update(tokens).where(tokens.c.token_id == row.token_id).values(uses=tokens.c.uses + 1))
+    return Enrolment(row.user)
 
 
 def written(scopes: frozenset[str]) -> str:
@@ -119,6 +168,21 @@ def _checked(scopes: Iterable[str]) -> frozenset[str]:
     if "enrol" in chosen and len(chosen) > 1:
         raise SettingsError("an enrolment token travels to devices, so it has no other scope; make a second token")
     return chosen
+
+
+def _check_enrolment(max_uses: int | None, user: str | None, *, unbound: bool) -> int:
+    if (user is None) != unbound:
+        raise SettingsError(
+            "an enrolment token is for one person (a hashed user id), or explicitly for anybody (unbound): whoever has "
+            "such a one may register as any person whose id they know"
+        )
+    if user is not None and not _USER.fullmatch(user):
+        raise SettingsError("a hashed user id is 64 hexadecimal digits in lower case")
+    if unbound and max_uses is None:
+        raise SettingsError("say how many devices may register with a token that is for anybody (uses)")
+    if max_uses is not None and max_uses < 1:
+        raise SettingsError("an enrolment token has at least 1 use")
+    return 1 if max_uses is None else max_uses
 
 
 async def _find(connection: AsyncConnection, text: str, now: float) -> AnyRow:

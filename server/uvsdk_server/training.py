@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -96,13 +96,22 @@ class Training:
         return str(streams.round_seed(self._seed, round_id))
 
     def admit(
-        self, admissions: Sequence[Admission], rng: np.random.Generator, *, start: bool
+        self,
+        admissions: Sequence[Admission],
+        rng: np.random.Generator,
+        *,
+        start: bool,
+        anew: Collection[str] = (),
     ) -> tuple[object, frozenset[str]]:
-        """The state with those who joined, and those the algorithm refused; ``start`` draws the first vectors."""
+        """The state with those who joined, and those the algorithm refused; ``start`` draws the first vectors.
+
+        Of the users in ``anew`` nothing is kept that the state holds already: it was somebody else's.
+        """
         state, refused = self.state, set()
         for admission in admissions:
+            former = self.algorithm.remove(state, admission.user) if admission.user in anew else state
             try:
-                state = self.algorithm.admit(state, admission, self.settings, rng)
+                state = self.algorithm.admit(former, admission, self.settings, rng)
             except Exception:  # noqa: BLE001 - whatever one device sent, it must not stop the rounds of the others
                 refused.add(admission.user)
         if start:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import ssl
 import subprocess
 import sys
 import threading
@@ -52,6 +53,9 @@ PEPPER = b"integration tests"
 
 P = shipped().manifest.size
 """Parameters of the shipped model, on which the devices pretend to have trained."""
+
+_TLS = ssl.create_default_context()
+"""Made once, for every client loads all certificates otherwise, and none is needed on loopback."""
 
 DIMENSION = shipped().manifest.dimension
 
@@ -129,7 +133,7 @@ class RunningServer:
 
     def open_client(self) -> httpx.Client:
         """A client that is closed with the server."""
-        self.clients.append(httpx.Client(timeout=60))
+        self.clients.append(httpx.Client(timeout=60, verify=_TLS))
         return self.clients[-1]
 
     def close_clients(self) -> None:
@@ -152,15 +156,27 @@ class RunningServer:
         answer: dict[str, Any] = self.ask("GET", "/v1/models/current").json()
         return answer
 
-    def token(self, *scopes: str, uses: int | None = None, lifetime_s: float | None = None) -> str:
-        """A new token, made beside the running server as ``uvsdk token create`` does."""
+    def token(
+        self, *scopes: str, uses: int | None = None, lifetime_s: float | None = None, user: str | None = None
+    ) -> str:
+        """A new token, made beside the running server as ``uvsdk token create`` does; an enrolment token for ``user``,
+        or for as many of anybody's devices as a test may have.
+        """
+        unbound = scopes == ("enrol",) and user is None
 
         async def make() -> str:
             database = open_database(self._settings())
             try:
                 async with database.write() as connection:
                     return await tokens.create(
-                        connection, scopes, label="test", now=time.time(), max_uses=uses, lifetime_s=lifetime_s
+                        connection,
+                        scopes,
+                        label="test",
+                        now=time.time(),
+                        max_uses=10_000 if unbound and uses is None else uses,
+                        lifetime_s=lifetime_s,
+                        user=user,
+                        unbound=unbound,
                     )
             finally:
                 await database.close()
@@ -203,7 +219,7 @@ class KillableServer(RunningServer):
                 if self.operator:
                     return
             elif line.startswith("operator token"):
-                self.operator = line.rsplit(" ", 1)[1].strip()
+                self.operator = Path(line.split(" written to ")[1].strip()).read_text().strip()
                 return
         raise AssertionError(f"the server did not start:\n{self.log()}")
 
@@ -338,9 +354,12 @@ class SyntheticDevice:
         return self._send("template", pack(TemplateUpload(self.user, version, packed)), version)
 
     def join(self, token: str) -> None:
-        """Register and be admitted."""
+        """Register, have the operator vouch for this device where nobody has, and be admitted."""
         registered = self.register(token)
         assert registered.status_code in (200, 201), registered.text
+        if registered.json()["state"] != "active":
+            approved = self.server.ask("POST", f"/v1/devices/{self.device_id}/approval")
+            assert approved.status_code == 204, approved.text
         admitted = self.admit()
         assert admitted.status_code == 204, admitted.text
 

@@ -127,8 +127,8 @@ def training(case: Case, folder: Path, crew: Crew) -> Iterator[Run]:
     run = Run(case, folder, server, model)
     devices = {}
     try:
-        token = server.token("enrol", uses=PEOPLE)
         for person in PERSONS:
+            token = server.token("enrol", user=roles.user_of(person, run.config.deployment))
             np.save(folder / f"{person}.npy", samples_of(person)[: ENROLMENT + 1])
             devices[person] = start_device(run, person, token, dies_in=LOST_IN if person == case.lost else 0)
         eventually(lambda: not is_alive(server.pid))

@@ -11,9 +11,12 @@ from tests.integration.harness import PEPPER, RunningServer
 from uvsdk.federation.algorithms.fedaws.payload import Payload
 from uvsdk.federation.codec import pack
 from uvsdk.federation.participation import TrainingJob, TrainingResult
+from uvsdk.privacy.identifiers import hash_user_id
 from uvsdk_device import EncryptedStore, Federation
 from uvsdk_device.queue import Backoff
 from uvsdk_device.wrapping import ScryptCost
+
+PASSPHRASE, COST = "p", ScryptCost(n=1 << 12, r=8, p=1)
 
 
 @dataclass
@@ -34,7 +37,7 @@ class FixedTrainer:
 
 
 def make_store(folder: Path, person: int) -> EncryptedStore:
-    return EncryptedStore.open(folder / f"store-{person}", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+    return EncryptedStore.open(folder / f"store-{person}", passphrase=PASSPHRASE, cost=COST)
 
 
 def pages(person: int) -> list[np.ndarray]:
@@ -42,6 +45,11 @@ def pages(person: int) -> list[np.ndarray]:
     rng = np.random.default_rng(person)
     sign = rng.uniform(4, 16, (6, 6))
     return [np.pad(sign + rng.uniform(0, 0.5, (6, 6)), 1) for _ in range(3 + person)]
+
+
+def token_of(server: RunningServer, user_id: str) -> str:
+    """An enrolment token for one person."""
+    return server.token("enrol", user=hash_user_id(user_id, deployment=server.config.deployment, pepper=PEPPER))
 
 
 def federation_of(server: RunningServer, token: str = "", **values: object) -> Federation:

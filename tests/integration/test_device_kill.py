@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.integration.harness import CONFIG, KillableServer
-from tests.integration.numpy_devices import federation_of, make_store, pages
+from tests.integration.numpy_devices import federation_of, make_store, pages, token_of
 from tests.integration.outcome import Outcome, outcome
 from uvsdk import enroll
 from uvsdk.bundle import shipped
@@ -33,7 +33,7 @@ class Fleet:
         self.kills = 0
         self.reports: dict[int, tuple[RoundReport, ...]] = {}
         self._folder = folder
-        self._token = self.server.token("enrol", uses=PEOPLE)
+        self._tokens = [token_of(self.server, f"person {person}") for person in range(PEOPLE)]
 
     def train(self) -> Outcome:
         threads = [threading.Thread(target=self._take_part, args=(person,)) for person in range(PEOPLE)]
@@ -52,7 +52,7 @@ class Fleet:
     def _take_part(self, person: int) -> None:
         store = make_store(self._folder, person)
         enroll(f"person {person}", pages(person), model=shipped(), store=store)
-        federation = federation_of(self.server, self._token, server_verification=True)
+        federation = federation_of(self.server, self._tokens[person], server_verification=True)
         self.reports[person] = federation.participate(f"person {person}", store)
 
 

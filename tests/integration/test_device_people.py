@@ -21,6 +21,7 @@ import pytest
 from PIL import Image
 
 from tests.integration.harness import CONFIG, PEPPER, ROOT, RunningServer, serving
+from tests.integration.numpy_devices import token_of
 from uvsdk import modality
 from uvsdk.arrays import Float32, Float64
 from uvsdk.bundle import Bundle
@@ -88,8 +89,8 @@ def trained(
     folder = tmp_path_factory.mktemp("people")
     config = replace(CONFIG, local_steps=4, optimiser="sgd", algorithm_settings={"margin_positive": 0.9})
     with serving(folder / "server", config=config, settings={"start_after_users": str(PEOPLE)}) as server:
-        token = server.token("enrol", uses=PEOPLE)
-        processes = [start_device(server, folder, person, images[person], token) for person in range(PEOPLE)]
+        tokens = [token_of(server, f"person {person}") for person in range(PEOPLE)]
+        processes = [start_device(server, folder, person, images[person], tokens[person]) for person in range(PEOPLE)]
         try:
             outputs = [process.communicate(timeout=120) for process in processes]
         finally:

@@ -20,6 +20,7 @@ from uvsdk.bundle import shipped
 from uvsdk.errors import SealError, UnapprovedConfigError
 from uvsdk.federation.codec import pack
 from uvsdk.federation.messages import Admission, TemplateUpload
+from uvsdk.template import Template
 from uvsdk_device.connection import Connection
 from uvsdk_device.deployment import Deployment
 from uvsdk_server import clocks
@@ -52,7 +53,8 @@ def admission(device: SyntheticDevice, number: int | None = None) -> bytes:
 
 def template(device: SyntheticDevice, vector: Float32, number: int | None = None) -> bytes:
     version = str(device.deployment()["model_version"])
-    return device.sealed("template", pack(TemplateUpload(device.user, version, 3, vector)), version, number=number)
+    packed = np.frombuffer(Template(vector, version, CONFIG.modality, 3, None, {}).packed(), np.uint8)
+    return device.sealed("template", pack(TemplateUpload(device.user, version, packed)), version, number=number)
 
 
 def unit(index: int) -> Float32:

@@ -204,7 +204,7 @@ def test_hashes_of_another_size_are_refused(tmp_path: Path) -> None:
 
 def test_where_no_template_leaves_the_device_the_server_takes_none(edge: RunningServer) -> None:
     device = SyntheticDevice(edge, 2)
-    assert device.register(edge.token("enrol")).status_code == 201
+    assert device.register(edge.token("enrol", user=device.user)).status_code == 201
     answer = device.leave_template()
     assert (answer.status_code, kind(answer)) == (403, "edge-only")
     assert "verify on the device" in answer.json()["detail"]

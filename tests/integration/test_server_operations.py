@@ -48,10 +48,11 @@ def test_everything_else_needs_one(server: RunningServer) -> None:
     open_to_all = {"/healthz", "/readyz", "/v1/deployment"}
     for path, operations in paths.items():
         target = path.replace("{user}", "a" * 64).replace("{round_id}", "1").replace("{version}", "current")
+        target = target.replace("{device_id}", "a" * 32)
         for method in operations:
             if path in open_to_all:
                 continue
-            body = {"json": VALID_BODIES[path]} if path in VALID_BODIES else {}
+            body = {"json": VALID_BODIES[path]} if path in VALID_BODIES and method != "get" else {}
             headers = {"UVSDK-Source": "x"}
             answer = server.ask(method.upper(), target, token="", headers=headers, **body)
             assert answer.status_code == 401, (method, path, answer.text)
@@ -61,6 +62,8 @@ def test_everything_else_needs_one(server: RunningServer) -> None:
 _KEY = harness.base64.b64encode(bytes(32)).decode()
 VALID_BODIES = {
     "/v1/devices": {"token": "t", "user": "a" * 64, "signing_key": _KEY, "sealing_key": _KEY},
+    "/v1/devices/{device_id}/keys": {"signing_key": _KEY, "sealing_key": _KEY, "proof": ""},
+    "/v1/enrolment-tokens": {"user": "a" * 64},
     "/v1/verify": {"user": "a" * 64, "embedding": [1.0], "model_version": "m"},
 }
 

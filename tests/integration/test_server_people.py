@@ -33,7 +33,7 @@ def test_registering_again_gives_the_same_device(server: RunningServer) -> None:
     device = SyntheticDevice(server, 1)
     first, second = device.register(token), device.register(token)
     assert (first.status_code, second.status_code) == (201, 200)
-    assert first.json() == second.json() == {"device_id": device.device_id}
+    assert first.json() == second.json() == {"device_id": device.device_id, "state": "unconfirmed"}
 
 
 def test_an_enrolment_token_is_used_up(server: RunningServer) -> None:
@@ -68,7 +68,10 @@ def test_a_second_device_cannot_take_over_a_user(server: RunningServer) -> None:
     first, second = SyntheticDevice(server, 5), SyntheticDevice(server, 6)
     assert first.register(token).status_code == 201
     answer = second.register(token, user=first.user)
-    assert (answer.status_code, kind(answer)) == (409, "user-exists")
+    assert (answer.status_code, answer.json()["state"]) == (201, "pending")
+    second.user = first.user
+    answer = second.admit()
+    assert (answer.status_code, kind(answer)) == (403, "pending-device")
 
 
 def test_a_signing_key_belongs_to_one_user(server: RunningServer) -> None:

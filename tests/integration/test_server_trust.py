@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from tests.integration.harness import CONFIG, RunningServer, serving
-from tests.integration.numpy_devices import federation_of, make_store, pages
+from tests.integration.numpy_devices import federation_of, make_store, pages, token_of
 from uvsdk import enroll
 from uvsdk.bundle import shipped
 from uvsdk.errors import SealError, UnapprovedConfigError
@@ -96,7 +96,7 @@ def test_an_exchanged_key_of_the_deployment_is_noticed(
 def test_a_known_server_cannot_be_impersonated(server: RunningServer, tmp_path: Path, between: Any) -> None:
     store = make_store(tmp_path, 0)
     enroll("person 0", pages(0), model=shipped(), store=store)
-    federation = federation_of(server, server.token("enrol", uses=1), server_verification=True)
+    federation = federation_of(server, token_of(server, "person 0"), server_verification=True)
     federation.newest_model("person 0", store)
     before = server.rows("select admitted, admission_sealed, template_sealed from users")
     between("/v1/deployment", impersonated)

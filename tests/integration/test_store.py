@@ -164,11 +164,11 @@ def test_writers_take_turns(url: str) -> None:
     async def check() -> None:
         async with migrated(url) as database:
             async with database.write() as connection:
-                token = await tokens.create(connection, ["enrol"], label="", now=0.0, max_uses=20)
+                token = await tokens.create(connection, ["enrol"], label="", now=0.0, max_uses=20, unbound=True)
 
             async def use() -> None:
                 async with database.write() as connection:
-                    await tokens.spend(connection, token, 1.0)
+                    await tokens.spend(connection, token, "a" * 64, 1.0)
 
             await asyncio.gather(*(use() for _ in range(20)))
             with pytest.raises(Problem, match="no uses left"):

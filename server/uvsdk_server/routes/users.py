@@ -11,7 +11,7 @@ from uvsdk.federation.codec import unpack
 from uvsdk.federation.messages import Admission, Numbered, TemplateUpload
 from uvsdk.federation.strategy import EMBEDDED, MEAN
 from uvsdk_server import envelopes, problems
-from uvsdk_server.authentication import Served, SignedDevice, owner_or_operator
+from uvsdk_server.authentication import ActiveDevice, Served, SignedDevice, owner_or_operator
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.people import Device, Place, check_user
 from uvsdk_server.problems import Problem
@@ -37,10 +37,11 @@ async def put_admission(served: Served, device: SignedDevice, request: Request, 
 
 
 @router.put("/v1/users/{user}/template", status_code=204, responses=problems.responses(409))
-async def put_template(served: Served, device: SignedDevice, request: Request, user: User) -> None:
+async def put_template(served: Served, device: ActiveDevice, request: Request, user: User) -> None:
     """Leave a template here, so that the server can verify this user: a sealed ``TemplateUpload``.
 
-    Answered 403 ``edge-only`` where the algorithm lets no template leave the device.
+    Answered 403 ``edge-only`` where the algorithm lets no template leave the device, and ``unconfirmed-device`` where
+    nobody has vouched for this one.
     """
     _own(device, user)
     served.training.check_verifies()

@@ -101,19 +101,19 @@ async def settle_admission(connection: AsyncConnection, pending: AnyRow, *, acce
     await connection.execute(
         update(users)
         .where(users.c.user == pending.user, users.c.admission_sealed == pending.admission_sealed)
-        .values(admission_sealed=None, admitted=accepted)
+        .values(admission_sealed=None, admitted=accepted, anew=users.c.anew & (not accepted))
     )
 
 
 async def eligible_devices(connection: AsyncConnection, *, settled: bool = False) -> Sequence[AnyRow]:
-    """``device_id``, ``user`` and ``samples`` of every device of an admitted user, sorted by user, then device.
+    """``device_id``, ``user`` and ``samples`` of every device that may train, of admitted users; by user, then device.
 
     ``settled`` leaves out users whose admission the algorithm's state does not hold yet.
     """
     query = (
         select(devices.c.device_id, devices.c.user, users.c.samples)
         .join(users, users.c.user == devices.c.user)
-        .where(users.c.admitted)
+        .where(users.c.admitted, devices.c.state.in_(("active", "unconfirmed")))
         .order_by(devices.c.user, devices.c.device_id)
     )
     if settled:

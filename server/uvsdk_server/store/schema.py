@@ -22,6 +22,8 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    false,
+    true,
 )
 
 metadata = MetaData(
@@ -69,6 +71,8 @@ users = Table(
     Column("user", String(64), primary_key=True),
     Column("created", Float, nullable=False),
     Column("admitted", Boolean, nullable=False),
+    Column("vouched", Boolean, nullable=False, server_default=true()),
+    Column("anew", Boolean, nullable=False, server_default=false()),
     Column("samples", Integer, nullable=False, server_default="1"),
     Column("admission_sealed", LargeBinary),
     Column("template_sealed", LargeBinary),
@@ -84,6 +88,8 @@ devices = Table(
     Column("sealing_key", LargeBinary(32), nullable=False),
     Column("created", Float, nullable=False),
     Column("last_number", BigInteger, nullable=False, server_default="0"),
+    Column("state", String(12), nullable=False, server_default="active"),
+    Column("former_signing_key", LargeBinary(32)),
     Index(None, "user"),
 )
 
@@ -142,6 +148,7 @@ tokens = Table(
     Column("digest", String(64), nullable=False),
     Column("scopes", String(80), nullable=False),
     Column("label", String(100), nullable=False),
+    Column("user", String(64)),
     Column("created", Float, nullable=False),
     Column("expires", Float),
     Column("max_uses", Integer),

@@ -64,7 +64,7 @@ def measure(
         server.start()
         try:
             device = SyntheticDevice(server, 0)
-            answers = [device.register(server.token("enrol", uses=1)), device.admit(mean=0.8 * probe)]
+            answers = [device.register(server.token("enrol", user=device.user)), device.admit(mean=0.8 * probe)]
             answers.append(device.leave_template(probe))
             assert all(answer.is_success for answer in answers), [answer.text for answer in answers]
             _calibrate(server, bundle)
