@@ -1,20 +1,26 @@
 """What a forked child finds: locks that nobody holds, models that it opens anew, and nothing cut in two.
 
 A fork copies the memory and one thread of the parent. What the other threads held at that moment stays held in the
-child for ever: a lock, a mutex inside onnxruntime, the import of a module. So what a child must never find half done
-(an import, a session being built, a gallery being changed) happens under :func:`steady`, for whose end a fork waits;
-and what owns a lock or a session says with :func:`in_child` how it is made fresh.
+child for ever: a lock, a mutex inside onnxruntime, the import of a module (numpy and Pillow import the rest of
+themselves when they first need it). So a fork waits until nothing is half done that a child could not do without: no
+import, and nothing under :func:`steady`, where sessions are built and galleries changed. And what owns a lock or a
+session says with :func:`in_child` how it is made fresh.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 Owner = TypeVar("Owner")
+
+_PATIENCE_S = 10.0
+"""How long a fork waits for imports: one that itself waits for the thread that forks would never end."""
 
 _steady = threading.RLock()
 # By identity, because not every owner can be hashed.
@@ -41,6 +47,24 @@ def in_child_of_this_module(renew: Callable[[], None]) -> None:
     _at_import.append(renew)
 
 
+def _before() -> None:
+    ends_s = time.monotonic() + _PATIENCE_S
+    while True:
+        _steady.acquire()
+        if not _importing() or time.monotonic() > ends_s:
+            return
+        _steady.release()
+        time.sleep(0.001)
+
+
+def _importing() -> bool:
+    """Whether another thread is in the middle of an import. Python has no public way to ask; where this one is gone, a
+    fork does not wait."""
+    locks = vars(sys.modules["_frozen_importlib"]).get("_module_locks", {})
+    holders = {getattr(reference(), "owner", None) for reference in list(locks.values())}
+    return bool(holders - {None, threading.get_ident()})
+
+
 def _renew() -> None:
     global _steady
     _steady = threading.RLock()
@@ -53,8 +77,6 @@ def _renew() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
-    os.register_at_fork(
-        before=lambda: _steady.acquire(), after_in_parent=lambda: _steady.release(), after_in_child=_renew
-    )
+    os.register_at_fork(before=_before, after_in_parent=lambda: _steady.release(), after_in_child=_renew)
 
 __all__ = ["in_child", "in_child_of_this_module", "steady"]

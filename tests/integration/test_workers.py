@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -15,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.integration.harness import ROOT
 from tests.integration.numpy_devices import make_store, pages
 from uvsdk import Gallery, MemoryStore, enroll, forking, identify, inference, verify
 from uvsdk.bundle import Bundle, shipped
@@ -106,6 +110,26 @@ def test_children_forked_while_threads_open_bundles_all_verify(tmp_path: Path) -
         assert [status(child) for child in children] == ["well"] * CHILDREN
 
 
+@pytest.mark.parametrize("pause_s", ["0", "0.01"])
+def test_children_forked_during_the_first_verification_of_all_verify(tmp_path: Path, pause_s: str) -> None:
+    """Then onnxruntime, Pillow and the rest of numpy are being imported, whose locks a child would wait for."""
+    shipped().save(tmp_path / "model.uvb")
+    template = enroll("ada", pages(1), model=shipped(), store=MemoryStore()).template
+    (tmp_path / "sent").write_bytes(pickle.dumps((pages(1)[0], template)))
+    path = os.pathsep.join(str(ROOT / part) for part in (".", "server", "device"))
+    command = [sys.executable, str(Path(__file__).with_name("fresh_forks.py")), "model.uvb", "sent", pause_s]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.stdout.split() == ["0"] * CHILDREN, done.stderr[-2000:]
+
+
 def test_what_was_made_before_the_fork_works_in_the_child(tmp_path: Path) -> None:
     bundle, store, gallery, challenges = shipped(), MemoryStore(), Gallery(), Challenges()
     other = enroll("bea", pages(2), model=bundle, store=store).template
@@ -135,7 +159,7 @@ def test_what_was_made_before_the_fork_works_in_the_child(tmp_path: Path) -> Non
     def write() -> None:
         disk.save_enrolment("dee", template, [])
 
-    for _ in range(4):
+    for _ in range(2):
         with busy(
             change,
             write,
