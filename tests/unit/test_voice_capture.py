@@ -304,7 +304,7 @@ def test_what_is_no_sound_file() -> None:
     ):
         with pytest.raises(UndecodableSampleError):
             audio.decode(data, LIMITS)
-    assert containers.parts(b"ID3") is None
+    assert containers.parts(b"ID3", 120.0) is None
 
 
 # The same again

@@ -23,6 +23,8 @@ from uvsdk.modality.sample import Limits, Sample, read_bytes
 _RATES = (4_000, 192_000)
 _MAX_CHANNELS = 8
 _BLOCK_FRAMES = 1 << 17
+# What libmpg123 reads from the end of a file: an ID3v1 tag. It lies wholly behind what is there.
+_TAG_BYTES = 128
 # Decoded MP3 and Vorbis overshoot full scale (15 was met in a published recording); integers that were cast to float
 # overshoot it by thousands.
 _MAX_PEAK = 64.0
@@ -153,7 +155,8 @@ def to_float(pcm: Array) -> Float32:
 
 def _from_file(data: bytes, limits: Limits) -> tuple[Float32, int]:
     """Each recording in the file behind the one before, at the rate of the first."""
-    found = containers.parts(data) or media.kind(data) or containers.frames(data)
+    most_s = limits.max_seconds
+    found = containers.parts(data, most_s) or media.kind(data) or containers.frames(data, most_s)
     if found is None:
         raise UndecodableSampleError(
             f"not a recording that can be read, {len(data):,} bytes of no known kind; send wav, flac, ogg or mp3"
@@ -280,7 +283,8 @@ class _Longer(_Memory):
 
     def __init__(self, data: bytes, length: int) -> None:
         super().__init__(data)
-        self._there, self._length = len(data), max(length, len(data))
+        self._there = len(data)
+        self._length = max(length, len(data) + _TAG_BYTES + 1) if length > len(data) else len(data)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """From the end that it says it has."""

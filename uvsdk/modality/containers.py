@@ -75,8 +75,12 @@ class Foreign:
     demuxer: str
 
 
-def parts(data: bytes) -> list[Part] | Foreign | None:
+def parts(data: bytes, most_s: float) -> list[Part] | Foreign | None:
     """The recordings in a file with a header, in order; ``None`` where libsndfile knows no such kind.
+
+    Args:
+        data: the file.
+        most_s: seconds that may come out; what lasts longer need not be gone through to its end.
 
     Raises:
         UndecodableSampleError: cut short, or without what it cannot do without.
@@ -84,7 +88,7 @@ def parts(data: bytes) -> list[Part] | Foreign | None:
     data = data[mpeg.behind_tags(data) :] if data[:3] == b"ID3" else data
     kind = data[:4]
     if kind in riff.RIFF and data[8:12] == b"WAVE":
-        return _waves(data)
+        return _waves(data, most_s)
     if kind == b"FORM" and data[8:12] in (b"AIFF", b"AIFC"):
         return [Part(riff.aiff(piece), exact=True) for piece in _pieces(data, _AIFF)]
     if kind == b"FORM" and data[8:12] in (b"8SVX", b"16SV"):
@@ -105,13 +109,15 @@ def parts(data: bytes) -> list[Part] | Foreign | None:
     return None
 
 
-def frames(data: bytes) -> list[Part] | None:
+def frames(data: bytes, most_s: float) -> list[Part] | None:
     """The recordings in an MP3, which has no header of its own; ``None`` where there is no frame.
+
+    Args, like those of :func:`parts`: the file, and the seconds that may come out.
 
     Raises:
         UndecodableSampleError: cut short.
     """
-    found = [_mpeg(stream) for stream in mpeg.streams(data)]
+    found = [_mpeg(stream) for stream in mpeg.streams(data, most_s)]
     start = mpeg.behind_tags(data)
     if not found and mpeg.is_free_format(data, start):
         # Frames of a size of their own, which libmpg123 finds out.
@@ -122,6 +128,7 @@ def frames(data: bytes) -> list[Part] | None:
 def _pieces(data: bytes, magic: re.Pattern[bytes]) -> list[bytes]:
     """The files that were put behind each other (``cat a.flac b.flac``), by how each begins."""
     places = [0, *(match.start() for match in magic.finditer(data, 1))]
+    lengths.check_parts(len(places))
     if len(places) == 1:
         return [data]
     return [data[place:end] for place, end in zip(places, [*places[1:], len(data)], strict=True)]
@@ -135,15 +142,16 @@ _W64 = re.compile(re.escape(bytes.fromhex("726966662e91cf11a5d628db04c10000")))
 _FLAC = re.compile(rb"fLaC(?=[\x00\x80]\x00\x00\x22)")
 
 
-def _waves(data: bytes) -> list[Part] | Foreign:
+def _waves(data: bytes, most_s: float) -> list[Part] | Foreign:
     found: list[Part] = []
     rest = data
     while rest:
+        lengths.check_parts(len(found) + 1)
         wave = riff.wave(rest)
         if wave.is_read:
             found.append(Part(wave.data, exact=True))
         elif wave.tag in riff.MPEG_TAGS:
-            found.extend(_mpeg(stream) for stream in mpeg.streams(wave.sound))
+            found.extend(_mpeg(stream) for stream in mpeg.streams(wave.sound, most_s))
         else:
             return Foreign(data, f"wav with an encoding of kind 0x{wave.tag:04x}", "wav")
         rest = wave.rest
@@ -167,7 +175,9 @@ def _w64(data: bytes) -> bytes:
     """Sony's Wave64: chunks named by 16 bytes, then their whole length of 64 bits, padded to a multiple of 8."""
     position, per_second = 40, 0
     whole = int.from_bytes(data[16:24], "little")
-    while position + 24 <= len(data):
+    for _ in range(lengths.MOST_CHUNKS):
+        if position + 24 > len(data):
+            break
         (length,) = struct.unpack_from("<Q", data, position + 16)
         if data[position : position + 4] == b"fmt " and position + 36 <= len(data):
             (per_second,) = struct.unpack_from("<I", data, position + 32)
@@ -210,7 +220,9 @@ def _caf(data: bytes) -> list[Part] | Foreign:
     """Apple's Core Audio Format: lengths of 64 bits, -1 where the writer could not know that of the sound."""
     position, encoding, flags, per_second, packets = 8, b"", 0, 0.0, b""
     found: tuple[int, int] | None = None
-    while position + 12 <= len(data):
+    for _ in range(lengths.MOST_CHUNKS):
+        if position + 12 > len(data):
+            break
         kind, length = struct.unpack_from(">4sq", data, position)
         content = position + 12
         if kind == b"desc" and content + 32 <= len(data):

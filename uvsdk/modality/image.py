@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 import numpy as np
 from PIL import Image
 
+from uvsdk import forking
 from uvsdk.arrays import Array
 from uvsdk.errors import SampleTooLargeError, UndecodableSampleError
 from uvsdk.modality import quiet
@@ -202,7 +203,7 @@ def _from_array(pixels: Array, limits: Limits) -> Image.Image:
 @lru_cache(maxsize=1)
 def _readable() -> tuple[str, ...]:
     """The formats that this Pillow, with what is installed beside it, can open."""
-    with contextlib.suppress(ImportError):  # the error for a HEIC file says what to install
+    with contextlib.suppress(ImportError), forking.steady():  # the error for a HEIC file says what to install
         importlib.import_module(_HEIF_PLUGIN).register_heif_opener()
     Image.init()
     # Without a handler of the application's, Pillow's remarks on damaged files would go to standard error.

@@ -16,6 +16,10 @@ TOLERANCE_S = 0.1
 """What may be missing at the end: a header that counted itself in, a last buffer that was not written."""
 # What follows the sound in some files and is none: ID3v1, APE and Lyrics3 tags, and ID3v2 tags behind the file.
 _TAGS = (b"TAG", b"APETAGEX", b"LYRICSBEGIN", b"ID3")
+MOST_CHUNKS = 10_000
+"""How many chunks, boxes or tags are gone through; files have a few, and 32 MiB would hold millions."""
+MOST_PARTS = 64
+"""How many recordings may lie behind each other in one file."""
 
 
 def of_sound(declared: int, there: int, whole: int, there_whole: int, bytes_per_second: float) -> int:
@@ -50,10 +54,16 @@ def cut_short(what: str) -> UndecodableSampleError:
     return UndecodableSampleError(f"the recording is cut short: {what}; send the whole file")
 
 
+def check_parts(count: int) -> None:
+    """Raise :class:`UndecodableSampleError` for more recordings behind each other than are read."""
+    if count > MOST_PARTS:
+        raise UndecodableSampleError(f"more than {MOST_PARTS} recordings behind each other in one file; send one")
+
+
 def without_tags(data: bytes) -> int:
     """Where the tags that some programs append to any file begin; its length where there are none."""
     end = len(data)
-    while True:
+    for _ in range(MOST_CHUNKS):
         if data[end - 128 : end - 125] == b"TAG" and end >= 128:
             end -= 128
         elif data[end - 32 : end - 24] == b"APETAGEX" and end >= 32:
@@ -68,7 +78,8 @@ def without_tags(data: bytes) -> int:
                 return end
             end -= size
         else:
-            return end
+            break
+    return end
 
 
 def is_tag(data: bytes, place: int) -> bool:

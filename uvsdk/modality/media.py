@@ -6,6 +6,7 @@ then open what that names; and because without PyAV the error must say what was 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from uvsdk import forking
 from uvsdk.arrays import Array
 from uvsdk.errors import UndecodableSampleError
 from uvsdk.modality import lengths, mpeg
@@ -49,6 +51,8 @@ _PICTURES = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"ms
 _DAMAGED: Final = (OSError, ValueError, EOFError, LookupError, RuntimeError, TypeError, ArithmeticError)
 _PACKET = 188  # of an MPEG transport stream
 _MOST_CHANNELS = 8
+# The shortest packets, Opus's of 2.5 ms, fill eight minutes; crafted ones of no sound at all would be millions.
+_MOST_PACKETS = 200_000
 _TO_DO = "send wav, flac, ogg or mp3"
 
 
@@ -106,13 +110,15 @@ def _decoded(av: ModuleType, foreign: Foreign) -> Iterator[tuple[Array, int]]:
         if not container.streams.audio:
             raise UndecodableSampleError(f"there is no sound in this {foreign.name}; {_TO_DO}")
         stream = container.streams.audio[0]
-        for frame in container.decode(stream):
-            if not frame.samples:
-                continue
-            channels, rate = len(frame.layout.channels), int(frame.sample_rate)
-            if channels > _MOST_CHANNELS:
-                raise UndecodableSampleError(f"at most {_MOST_CHANNELS} channels are read, got {channels}")
-            yield _interleaved(frame.to_ndarray(), channels, planar=frame.format.is_planar), rate
+        for count, packet in enumerate(container.demux(stream)):
+            if count > _MOST_PACKETS:
+                raise UndecodableSampleError(f"more than {_MOST_PACKETS:,} packets of sound; send a shorter recording")
+            for frame in packet.decode():
+                channels, rate = len(frame.layout.channels), int(frame.sample_rate)
+                if channels > _MOST_CHANNELS:
+                    raise UndecodableSampleError(f"at most {_MOST_CHANNELS} channels are read, got {channels}")
+                if frame.samples:
+                    yield _interleaved(frame.to_ndarray(), channels, planar=frame.format.is_planar), rate
 
 
 def _interleaved(samples: Array, channels: int, *, planar: bool) -> Array:
@@ -122,16 +128,17 @@ def _interleaved(samples: Array, channels: int, *, planar: bool) -> Array:
 
 
 def _library() -> ModuleType | None:
-    try:
+    with contextlib.suppress(ImportError), forking.steady():
         return importlib.import_module(_PACKAGE)
-    except ImportError:
-        return None
+    return None
 
 
 def _files(foreign: Foreign) -> list[bytes]:
     """The MP4s that were put behind each other, of which libav reads the first; other kinds go on by themselves."""
     data, starts, place = foreign.data, [0], 0
-    while foreign.demuxer == "mov" and place + 8 <= len(data):
+    for _ in range(lengths.MOST_CHUNKS if foreign.demuxer == "mov" else 0):
+        if place + 8 > len(data):
+            break
         if place and data[place + 4 : place + 8] == b"ftyp":
             starts.append(place)
         length = int.from_bytes(data[place : place + 4], "big")
@@ -140,13 +147,16 @@ def _files(foreign: Foreign) -> list[bytes]:
         if length < 8:
             break
         place += length
+    lengths.check_parts(len(starts))
     return [data[start:end] for start, end in zip(starts, [*starts[1:], len(data)], strict=True)]
 
 
 def _boxes_end_early(data: bytes) -> bool:
     """MP4 and its kin: four bytes of length and four letters; 1 where 64 bits of length follow, 0 for the rest."""
     place = 0
-    while place + 8 <= len(data):
+    for _ in range(lengths.MOST_CHUNKS):
+        if place + 8 > len(data):
+            break
         length = int.from_bytes(data[place : place + 4], "big")
         if length == 1 and place + 16 <= len(data):
             length = int.from_bytes(data[place + 8 : place + 16], "big")
@@ -161,7 +171,9 @@ def _boxes_end_early(data: bytes) -> bool:
 def _elements_end_early(data: bytes) -> bool:
     """Matroska (RFC 8794): a number, a length of one to eight bytes, all ones where it was not known."""
     place = 0
-    while place < len(data):
+    for _ in range(lengths.MOST_CHUNKS):
+        if place >= len(data):
+            break
         id_width = 9 - data[place].bit_length()
         start = place + id_width
         if id_width > 4 or start >= len(data):

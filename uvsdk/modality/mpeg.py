@@ -8,6 +8,7 @@ where libmpg123 looks for it.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ _RATES = (44_100, 48_000, 32_000)
 _IN_A_ROW = 3
 _TAGGED_BYTES = 16
 _MOST_JUNK = 1 << 16
+# What could be a header: eleven bits, a layer, a bit rate, a sample rate. Of noise, one place in 5,000 could.
+_SYNC = re.compile(rb"\xff[\xe2-\xe7\xf2-\xff](?=[\x10-\xef])")
+_MOST_LOOKS = 100_000
 # Layer I at 448 kbit/s and 32 kHz.
 _MOST_FRAME_BYTES = 2016
 # ISO/IEC 11172-3, 2.4.2.7: 576 coefficients in pairs.
@@ -111,7 +115,9 @@ def header(data: bytes, place: int) -> Header | None:
 def behind_tags(data: bytes) -> int:
     """Where an ID3v2 tag (https://id3.org/id3v2.4.0-structure) in front, or several, ends; 0 where there is none."""
     place = 0
-    while data[place : place + 3] == b"ID3" and len(data) >= place + 10 and max(data[place + 6 : place + 10]) < 0x80:
+    for _ in range(lengths.MOST_CHUNKS):
+        if data[place : place + 3] != b"ID3" or len(data) < place + 10 or max(data[place + 6 : place + 10]) >= 0x80:
+            break
         size = 0
         for byte in data[place + 6 : place + 10]:
             size = size << 7 | byte
@@ -126,28 +132,45 @@ def is_free_format(data: bytes, place: int) -> bool:
     return header(data[place : place + 2] + bytes([data[place + 2] | 0x10, data[place + 3]]), 0) is not None
 
 
-def streams(data: bytes) -> list[Stream]:
+def streams(data: bytes, most_s: float) -> list[Stream]:
     """The frames of each kind that follow each other, in order; empty where there are not three in a row.
+
+    Args:
+        data: the file.
+        most_s: seconds that may come out; of what lasts four times as long and more, the rest is not counted.
 
     Raises:
         UndecodableSampleError: cut short.
     """
     runs: list[list[tuple[int, Header]]] = []
+    heard_s, all_s = 0.0, 4 * most_s + 60
     for place, head in _frames(data):
         if not runs or head.kind != runs[-1][-1][1].kind:
             runs.append([])
         runs[-1].append((place, head))
+        heard_s += head.samples / head.rate
+        if heard_s > all_s:
+            break
     # One or two frames are 0.05 s, or no sound at all.
-    return [_stream(data, run) for run in runs if len(run) >= _IN_A_ROW]
+    runs = [run for run in runs if len(run) >= _IN_A_ROW]
+    lengths.check_parts(len(runs))
+    return [_stream(data, run, whole=heard_s <= all_s) for run in runs]
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, Header]]:
     """Place and header of each whole frame."""
-    place, last = _first(data), None
+    start = behind_tags(data)
+    if start >= len(data) and data.startswith(b"ID3"):
+        start = 10  # the tag's length is wrong
+    start += len(data) - start - len(data[start:].lstrip(b"\0"))
+    # As far as libmpg123 looks for the first frame; behind a tag to the end, because a cover may be longer.
+    stop = len(data) if data.startswith(b"ID3") else min(len(data), start + _MOST_JUNK)
+    looks = iter(range(_MOST_LOOKS))
+    place, last = _resynchronised(data, start, stop, looks), None
     while place < len(data):
         head = header(data, place)
         if head is None or ((last is None or head.kind != last.kind) and not _begins(data, place)):
-            place = _resynchronised(data, place + 1)
+            place = _resynchronised(data, place + 1, len(data), looks)
             last = None
             continue
         if place + head.size > len(data):
@@ -156,25 +179,12 @@ def _frames(data: bytes) -> Iterator[tuple[int, Header]]:
         place, last = place + head.size, head
 
 
-def _first(data: bytes) -> int:
-    """Where frames begin; the end where they do not within the first 64 kB behind noughts, as in libmpg123.
-
-    Behind a tag they are looked for to the end: its length may be wrong, most often with a large cover.
-    """
-    start = behind_tags(data)
-    if start >= len(data) and len(data) > 10:
-        start = 10
-    start += len(data) - start - len(data[start:].lstrip(b"\0"))
-    place = _resynchronised(data, start)
-    return place if place - start <= _MOST_JUNK or data.startswith(b"ID3") else len(data)
-
-
-def _resynchronised(data: bytes, place: int) -> int:
-    """Where frames go on; the end where they do not."""
-    while (place := data.find(b"\xff", place)) >= 0:
-        if _begins(data, place):
-            return place
-        place += 1
+def _resynchronised(data: bytes, place: int, stop: int, looks: Iterator[int]) -> int:
+    """Where frames go on before ``stop``; the end of ``data`` where they do not."""
+    while (found := _SYNC.search(data, place, stop)) is not None and next(looks, None) is not None:
+        if _begins(data, found.start()):
+            return found.start()
+        place = found.start() + 1
     return len(data)
 
 
@@ -191,8 +201,8 @@ def _begins(data: bytes, place: int) -> bool:
     return place <= len(data)
 
 
-def _stream(data: bytes, frames: list[tuple[int, Header]]) -> Stream:
-    """One kind's frames, its count of them made right.
+def _stream(data: bytes, frames: list[tuple[int, Header]], *, whole: bool) -> Stream:
+    """One kind's frames, its count of them made right; ``whole`` where there are no more.
 
     Raises:
         UndecodableSampleError: the encoder counted more frames, and more bytes, than there are.
@@ -202,7 +212,7 @@ def _stream(data: bytes, frames: list[tuple[int, Header]]) -> Stream:
     count, size = len(frames), sum(frame.size for _, frame in frames)
     pieces = [data[place : place + frame.size] for place, frame in frames]
     silenced = head.layer == 3 and _silence_undecodable(pieces, frames, data)
-    marked = _counted(pieces[0], head, count - 1, size)
+    marked = _counted(pieces[0], head, count - 1, size, whole=whole)
     if marked is not None:
         counted = marked != pieces[0]
         pieces[0] = marked
@@ -217,7 +227,7 @@ def _stream(data: bytes, frames: list[tuple[int, Header]]) -> Stream:
     return Stream(data if untouched else b"".join(pieces), length, samples)
 
 
-def _counted(frame: bytes, head: Header, count: int, size: int) -> bytes | None:
+def _counted(frame: bytes, head: Header, count: int, size: int, *, whole: bool) -> bytes | None:
     """The frame in which encoders count (Xing or Info), with this count of others and size of all; ``None`` if none.
 
     Raises:
@@ -232,7 +242,7 @@ def _counted(frame: bytes, head: Header, count: int, size: int) -> bytes | None:
     if not flags & 2:
         return frame if frames == count else frame[: place + 8] + struct.pack(">I", count) + frame[place + 12 :]
     missing_s = (frames - count) * head.samples / head.rate
-    if missing_s > lengths.TOLERANCE_S and size < total < frames * _MOST_FRAME_BYTES:
+    if whole and missing_s > lengths.TOLERANCE_S and size < total < frames * _MOST_FRAME_BYTES:
         raise lengths.cut_short(f"{count:,} of {frames:,} frames are there")
     return frame[: place + 8] + struct.pack(">II", count, size) + frame[place + 16 :]
 

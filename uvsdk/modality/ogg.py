@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from uvsdk.errors import UndecodableSampleError
 from uvsdk.modality import lengths
@@ -55,12 +55,15 @@ def links(data: bytes) -> list[Link]:
         UndecodableSampleError: the last page is not whole, or there is none.
     """
     groups: list[list[_Page]] = []
-    pages = list(_pages(data))
+    pages = list(islice(_pages(data), _MOST_PAGES))
+    if len(pages) == _MOST_PAGES:
+        raise UndecodableSampleError(f"an ogg of {_MOST_PAGES:,} pages or more; send a shorter one")
     for before, page in zip([None, *pages], pages, strict=False):
         # Streams that are interleaved all begin before any of them goes on.
         if before is None or (page.flags & _FIRST and not before.flags & _FIRST):
             groups.append([])
         groups[-1].append(page)
+    lengths.check_parts(len(groups))
     if not groups:
         raise UndecodableSampleError("the recording begins like ogg and has no page; send the whole file")
     return [_link(data, group) for group in groups]
@@ -102,6 +105,8 @@ def _crc_table() -> list[int]:
 
 
 _CRC = _crc_table()
+# Two minutes of a stream that is sent on every 20 ms have 6,000.
+_MOST_PAGES = 100_000
 # A page has at most 255 packets, and a packet at most 5,760 samples (Opus) or 8,192 (Vorbis).
 _MORE = 255 * 8192
 

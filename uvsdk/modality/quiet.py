@@ -15,6 +15,8 @@ import threading
 from collections.abc import Iterator
 from functools import lru_cache
 
+from uvsdk import forking
+
 _lock = threading.Lock()
 _depth = 0
 _saved: int | None = None
@@ -63,5 +65,4 @@ def _in_a_child() -> None:
             variable.value = _saved
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_a_child)
+forking.in_child_of_this_module(_in_a_child)

@@ -161,7 +161,9 @@ _AIFF_PLAIN = (
 def _chunks(data: bytes, order: str, last: bytes) -> Iterator[Chunk]:
     """The chunks up to and with the first of kind ``last``."""
     place = 12
-    while place + 8 <= len(data):
+    for _ in range(lengths.MOST_CHUNKS):
+        if place + 8 > len(data):
+            return
         kind, length = struct.unpack_from(f"{order}4sI", data, place)
         yield Chunk(kind, place + 8, length)
         if kind == last:
@@ -209,7 +211,9 @@ def _long_lengths(data: bytes, declared: int, whole: int) -> tuple[int, int]:
 def _appended(data: bytes, after: int, order: str) -> bytes:
     """A second WAV behind the first one's chunks (``cat a.wav b.wav``)."""
     place = after + (after & 1)
-    while place + 12 <= len(data):
+    for _ in range(lengths.MOST_CHUNKS):
+        if place + 12 > len(data):
+            break
         if data[place : place + 4] in RIFF and data[place + 8 : place + 12] == b"WAVE":
             return data[place:]
         (length,) = struct.unpack_from(f"{order}I", data, place + 4)
