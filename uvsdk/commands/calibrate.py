@@ -79,6 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         held = f"{len(cohort.embeddings):,} embeddings of {cohort.people:,} people"
         print(f"The bundle holds {held}: hand it to nobody who may not have them")
     print(f"Wrote {arguments.output}")
+    if bundle.signature is not None:
+        print("The signature was of the bundle as it was: sign it again (uvsdk bundle sign)")
     return 0
 
 
