@@ -27,6 +27,7 @@ from uvsdk.privacy.sealing import Envelope, seal
 from uvsdk_server import Settings
 from uvsdk_server.commands import COMMANDS
 from uvsdk_server.deployment import Deployment
+from uvsdk_server.freshness import Freshness
 from uvsdk_server.monitoring import Metrics, logger
 from uvsdk_server.observer import Unobserved
 
@@ -226,7 +227,8 @@ class TestRestricted:
         )
 
         async def run() -> None:
-            found = await Deployment.open(settings, Unobserved(), Metrics(), logger("error"))
+            freshness = Freshness(settings.signature_window_s)
+            found = await Deployment.open(settings, Unobserved(), Metrics(), logger("error"), freshness=freshness)
             await found.close()
 
         asyncio.run(run())
