@@ -40,6 +40,7 @@ from uvsdk_device.deployment import approved_deployment
 from uvsdk_device.frozen_views import frozen_views
 from uvsdk_server import Settings
 from uvsdk_server.deployment import Deployment
+from uvsdk_server.freshness import Freshness
 from uvsdk_server.monitoring import Metrics, logger
 from uvsdk_server.observer import Unobserved
 
@@ -160,7 +161,8 @@ def start(folder: Path, config: TrainingConfig, model: Bundle) -> None:
     settings = Settings(data=server.data, model=server.model_file, training=server.training_file)
 
     async def run() -> None:
-        found = await Deployment.open(settings, Unobserved(), Metrics(), logger("error"))
+        freshness = Freshness(settings.signature_window_s)
+        found = await Deployment.open(settings, Unobserved(), Metrics(), logger("error"), freshness=freshness)
         await found.close()
 
     asyncio.run(run())

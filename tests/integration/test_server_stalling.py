@@ -155,16 +155,16 @@ def take_part(server: RunningServer, devices: list[SyntheticDevice], header: Rou
     return time.monotonic() - start
 
 
-def test_idle_puts_of_one_device_take_one_slot_and_hold_up_nobody(tmp_path: Path, wire: Wire) -> None:
-    with collecting(tmp_path, wire) as (server, devices, header):
-        path = f"/v1/rounds/{header.round_id}/update"
-        body = devices[3].update(header)
-        idle = [wire.open(signed_head(devices[3], "PUT", path, body)) for _ in range(20)]
-        # Three others are a quorum; the idle one is not waited for.
-        assert take_part(server, devices[:3], header) < SOON_S
-        statuses = [answer_of(sock)[0] for sock in idle]
-        assert set(statuses) <= {408, 410, 429}
-        assert statuses.count(429) >= 18
+def test_idle_puts_of_one_device_take_one_slot_and_hold_up_nobody(open_round: OpenRound, wire: Wire) -> None:
+    server, devices, header = open_round
+    path = f"/v1/rounds/{header.round_id}/update"
+    body = devices[3].update(header)
+    idle = [wire.open(signed_head(devices[3], "PUT", path, body)) for _ in range(20)]
+    # Three others are a quorum; the idle one is not waited for.
+    assert take_part(server, devices[:3], header) < SOON_S
+    statuses = [answer_of(sock)[0] for sock in idle]
+    assert set(statuses) <= {408, 410, 429}
+    assert statuses.count(429) >= 18
 
 
 def test_idle_puts_of_as_many_devices_as_there_are_slots_give_way(tmp_path: Path, wire: Wire) -> None:
@@ -179,26 +179,26 @@ def test_idle_puts_of_as_many_devices_as_there_are_slots_give_way(tmp_path: Path
         assert sorted(answer_of(sock)[0] for sock in idle) == [408] * 4
 
 
-def test_a_byte_now_and_then_is_no_upload(tmp_path: Path, wire: Wire) -> None:
-    with collecting(tmp_path, wire) as (server, devices, header):
-        path = f"/v1/rounds/{header.round_id}/update"
-        body = devices[3].update(header)
-        slow = wire.open(signed_head(devices[3], "PUT", path, body))
-        wire.drip(slow, body)
-        assert take_part(server, devices[:3], header) < SOON_S
-        status, text = answer_of(slow)
-        assert status == 408
-        assert "too-slow" in text
+def test_a_byte_now_and_then_is_no_upload(open_round: OpenRound, wire: Wire) -> None:
+    server, devices, header = open_round
+    path = f"/v1/rounds/{header.round_id}/update"
+    body = devices[3].update(header)
+    slow = wire.open(signed_head(devices[3], "PUT", path, body))
+    wire.drip(slow, body)
+    assert take_part(server, devices[:3], header) < SOON_S
+    status, text = answer_of(slow)
+    assert status == 408
+    assert "too-slow" in text
 
 
-def test_a_stalled_upload_may_come_again(tmp_path: Path, wire: Wire) -> None:
-    with collecting(tmp_path, wire) as (server, devices, header):
-        path = f"/v1/rounds/{header.round_id}/update"
-        slow = wire.open(signed_head(devices[0], "PUT", path, devices[0].update(header)))
-        assert answer_of(slow)[0] == 408
-        assert devices[0].wait(wait_s=0) is not None  # it is asked still
-        assert take_part(server, devices, header) < SOON_S
-        assert server.rows("select accepted from rounds where round_id = 1") == [(4,)]
+def test_a_stalled_upload_may_come_again(open_round: OpenRound, wire: Wire) -> None:
+    server, devices, header = open_round
+    path = f"/v1/rounds/{header.round_id}/update"
+    slow = wire.open(signed_head(devices[0], "PUT", path, devices[0].update(header)))
+    assert answer_of(slow)[0] == 408
+    assert devices[0].wait(after=header.round_id - 1, wait_s=0) is not None  # it is asked still
+    assert take_part(server, devices, header) < SOON_S
+    assert server.rows(f"select accepted from rounds where round_id = {header.round_id}") == [(4,)]
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Half: "])
@@ -346,18 +346,18 @@ def test_a_device_waits_for_a_round_once(tmp_path: Path, wire: Wire) -> None:
         wire.stack.close()
 
 
-def test_a_member_whose_task_is_refused_is_not_waited_for(tmp_path: Path, wire: Wire) -> None:
-    with collecting(tmp_path, wire) as (server, devices, header):
-        answer = devices[3].request("POST", f"/v1/rounds/{header.round_id}/task", b"no envelope")
-        assert 400 <= answer.status_code < 500
-        assert take_part(server, devices[:3], header) < SOON_S
+def test_a_member_whose_task_is_refused_is_not_waited_for(open_round: OpenRound) -> None:
+    server, devices, header = open_round
+    answer = devices[3].request("POST", f"/v1/rounds/{header.round_id}/task", b"no envelope")
+    assert 400 <= answer.status_code < 500
+    assert take_part(server, devices[:3], header) < SOON_S
 
 
-def test_a_refused_update_of_any_kind_is_not_waited_for(tmp_path: Path, wire: Wire) -> None:
-    with collecting(tmp_path, wire) as (server, devices, header):
-        wrong = devices[3].update(header, binding=replace(devices[3].binding(header), model_version="0" * 64))
-        assert devices[3].upload(header, wrong).status_code == 409
-        assert take_part(server, devices[:3], header) < SOON_S
+def test_a_refused_update_of_any_kind_is_not_waited_for(open_round: OpenRound) -> None:
+    server, devices, header = open_round
+    wrong = devices[3].update(header, binding=replace(devices[3].binding(header), model_version="0" * 64))
+    assert devices[3].upload(header, wrong).status_code == 409
+    assert take_part(server, devices[:3], header) < SOON_S
 
 
 def test_a_round_with_its_quorum_does_not_wait_for_who_never_came(tmp_path: Path, wire: Wire) -> None:
