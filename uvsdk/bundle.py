@@ -53,6 +53,7 @@ from uvsdk.arrays import Float32
 from uvsdk.contents import calibration_of, presentation_of, signed_by, theta_bytes, version_of
 from uvsdk.errors import BundleError, ModelMismatchError, UnknownNameError
 from uvsdk.execution import onnxruntime
+from uvsdk.external_data import check_external
 from uvsdk.forking import in_child, steady
 from uvsdk.manifest import FORMAT, Manifest, Parameter, decode, encode, object_of, parse
 from uvsdk.presentation.graph import PresentationGraph
@@ -100,6 +101,9 @@ class Bundle:
         self.theta: Float32 = np.frombuffer(self._theta_bytes, np.dtype("<f4"))
         if "embedding" not in self.graphs or not set(self.graphs) <= set(GRAPHS):
             raise BundleError(f"a bundle has the graph 'embedding' and others of {GRAPHS}, got {sorted(self.graphs)}")
+        self._check_places(self.graphs, built=False)
+        if presentation is not None:
+            self._check_places({"presentation": presentation.graph}, built=False)
         members = self._members().items()
         self._digests = {name: digests.get(name) or hashlib.sha256(body).digest() for name, body in members}
         self.version: str = version_of(manifest, self._digests)
@@ -345,6 +349,7 @@ class Bundle:
             graphs["presentation"] = self.presentation.graph
         if name not in graphs:
             raise BundleError(f"this bundle has no graph {name!r}; it has {', '.join(graphs)}")
+        self._check_places({name: graphs[name]}, built=True)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -360,6 +365,12 @@ class Bundle:
                 return onnxruntime.InferenceSession(graphs[name], options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's errors share no base class
             raise BundleError(f"onnxruntime cannot load the graph {name!r}: {error}") from error
+
+    def _check_places(self, graphs: Mapping[str, bytes], *, built: bool) -> None:
+        """Raise :class:`BundleError` where a graph keeps a tensor in any other file than theta."""
+        for name, graph in graphs.items():
+            of_theta = (THETA, len(self._theta_bytes)) if name == "embedding" else ("", 0)
+            check_external(name, graph, file=of_theta[0], size=of_theta[1], built=built)
 
     def embed(self, views: Float32) -> Float32:
         """Embed views, float32 (n, ...) -> float32 (n, d) of unit rows.

@@ -39,6 +39,7 @@ from uvsdk.scoring import Decision, QualityPolicy
 from uvsdk.verify import check_rate
 from uvsdk_device import problems
 from uvsdk_device.answer import decision_json
+from uvsdk_device.leaving import Removal
 from uvsdk_device.records import disk_errors
 from uvsdk_device.runtime import Runtime
 
@@ -80,7 +81,7 @@ class AgentSettings:
 
 
 def create_app(
-    runtime: Runtime, *, token: str, settings: AgentSettings | None = None, forget: Callable[[str], None]
+    runtime: Runtime, *, token: str, settings: AgentSettings | None = None, forget: Callable[[str], Removal | None]
 ) -> Starlette:
     """The agent as an ASGI application.
 
@@ -88,8 +89,8 @@ def create_app(
         runtime: verifies.
         token: what callers must show.
         settings: see :class:`AgentSettings`.
-        forget: deletes one user; raises ``UnknownUserError``, and ``StillRegisteredError`` where it deletes here
-            only and a server may know the user.
+        forget: deletes one user, and says ``pending`` where a server is not yet done (answered 202); raises
+            ``UnknownUserError``, and ``StillRegisteredError`` where it deletes here only and a server may know them.
     """
     chosen = settings or AgentSettings()
     handlers = _Handlers(runtime, token, chosen, forget)
@@ -148,7 +149,9 @@ def agent_token(folder: Path) -> str:
 
 
 class _Handlers:
-    def __init__(self, runtime: Runtime, token: str, settings: AgentSettings, forget: Callable[[str], None]) -> None:
+    def __init__(
+        self, runtime: Runtime, token: str, settings: AgentSettings, forget: Callable[[str], Removal | None]
+    ) -> None:
         self._runtime = runtime
         self._token = token.encode()
         self._settings = settings
@@ -178,7 +181,8 @@ class _Handlers:
     async def delete(self, request: Request) -> Response:
         self._authorise(request)
         user = request.path_params["user"]
-        await self._in_thread(lambda: self._forget(user))
+        if await self._in_thread(lambda: self._forget(user)) == "pending":
+            return JSONResponse({"state": "pending"}, 202)
         return Response(status_code=204)
 
     def _authorise(self, request: Request) -> None:

@@ -317,7 +317,8 @@ def _store(arguments: argparse.Namespace) -> int:
             print(user)
     elif arguments.delete is not None:
         if arguments.server:
-            _federation(arguments).forget(arguments.delete, store)
+            if _federation(arguments).forget(arguments.delete, store) == "pending":
+                print("deleted; the server has yet to empty its log, which it goes on with by itself")
         elif arguments.local_only:
             store.delete(arguments.delete)
         else:

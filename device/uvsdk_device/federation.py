@@ -34,6 +34,7 @@ from uvsdk_device.address import Address
 from uvsdk_device.connection import Connection
 from uvsdk_device.deployment import approved_deployment, check_fit
 from uvsdk_device.keystore import EncryptedStore, encrypted
+from uvsdk_device.leaving import Removal, delete_user
 from uvsdk_device.membership import (
     KnownDevice,
     Membership,
@@ -63,6 +64,7 @@ from uvsdk_device.tasks import fetch_task
 _WAIT_S = 25.0
 _PAUSE_S = 0.5
 _ADMISSION_ATTEMPTS = 5
+_DELETION_WAIT_S = 10.0
 # A round that closed, or a task that is gone, while this device was looking at it.
 _ROUND_OVER = frozenset({404, 409, 410})
 
@@ -287,10 +289,13 @@ class Federation:
             )
             self._renewed(session, None)
 
-    def withdraw(self, user_id: str, store: Store) -> None:
+    def withdraw(self, user_id: str, store: Store) -> Removal:
         """Have the server forget the user: row, uploads, template, devices. What is enrolled here stays usable.
 
         Doing it again, or where the server never knew the user, changes nothing.
+
+        Returns:
+            ``complete``, or ``pending`` where the server still empties its log (:data:`~uvsdk_device.leaving.Removal`).
 
         Raises:
             ServerUnreachableError, ServerRefusedError: nothing changed here.
@@ -299,34 +304,40 @@ class Federation:
         device_store = encrypted(store)
         device_store.template(user_id)
         if not is_member(device_store, user_id):
-            return
+            return "complete"
         with self._connection() as connection:
             deployment = approved_deployment(connection, device_store, approve=self.approve, now=self.clock())
             device = device_of(device_store, user_id, deployment)
             # Keys whose registration was never acknowledged may have arrived all the same.
             if device is not None:
                 member = member_of(user_id, device, deployment, connection, pepper=self.pepper)
-                self._delete_on_server(device_store, member)
+                removal = self._delete_on_server(device_store, member)
                 resign(device_store, member)
+                return removal
+        return "complete"
 
-    def forget(self, user_id: str, store: Store) -> None:
+    def forget(self, user_id: str, store: Store) -> Removal:
         """Delete the user on the server first, and then here.
 
         Where the server cannot be reached nothing is deleted, because afterwards this device could no longer
         prove whose deletion it asks for. Doing it again after a failure goes on where it stopped.
+
+        Returns:
+            As :meth:`withdraw`.
 
         Raises:
             ServerUnreachableError, ServerRefusedError: nothing was deleted here.
             StillRegisteredError: another server may know this user; :meth:`withdraw` there first.
             UnknownUserError: not enrolled here.
         """
-        self.withdraw(user_id, store)
+        removal = self.withdraw(user_id, store)
         forget_here(user_id, encrypted(store))
+        return removal
 
-    def _delete_on_server(self, store: EncryptedStore, member: Membership) -> None:
+    def _delete_on_server(self, store: EncryptedStore, member: Membership) -> Removal:
         try:
             member = settled(store, member)
-            member.connection.delete(f"/v1/users/{member.user}")
+            return delete_user(member.connection, member.user, patience_s=_DELETION_WAIT_S, sleep=self.sleep)
         except ServerRefusedError as error:
             if error.kind == "pending-device":  # nobody's word but its own: it may take itself back, and no more
                 revoke(member, member.device.device_id)
@@ -334,6 +345,7 @@ class Federation:
             # a device that was revoked is none of this person's any more.
             elif error.kind not in ("unknown-device", "unknown-user", "revoked-device"):
                 raise
+            return "complete"
 
     def _connection(self) -> Connection:
         return Connection(self.url, allow_plain_http=self.allow_plain_http, clock=self.clock)

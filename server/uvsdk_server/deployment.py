@@ -25,6 +25,7 @@ from uvsdk.transfer import stays_here
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.authorities import Authorities
 from uvsdk_server.clocks import Clock, NotBefore
+from uvsdk_server.deletions import Deletions
 from uvsdk_server.driver import Driver
 from uvsdk_server.freshness import Freshness
 from uvsdk_server.keys import AtRest, KeyFolder, KeyRing
@@ -72,6 +73,7 @@ class Deployment:
     rounds: Rounds
     driver: Driver
     uploads: Uploads
+    deletions: Deletions
     verifier: Verifier
     registrations: Allowance
     wrong_tokens: Allowance
@@ -118,6 +120,7 @@ class Deployment:
             os.close(lock)
             raise
         self._lock = lock
+        await self.deletions.start()
         await self.readiness.look()
         self._looking = asyncio.create_task(self.readiness.run(), name="readiness")
         self._driving = asyncio.create_task(self.driver.run(), name="rounds")
@@ -190,6 +193,7 @@ class Deployment:
                 concurrent=settings.concurrent_uploads,
                 slowest_bytes_per_s=settings.slowest_bytes_per_s,
             ),
+            deletions=Deletions(rounds, settings.data, Quarantine(settings.data, days=settings.quarantine_days), log),
             verifier=Verifier(
                 models,
                 people,
@@ -212,10 +216,12 @@ class Deployment:
 
     async def close(self) -> None:
         """Stop moving rounds on and let go of everything; what was accepted is durable already."""
+        # Again where it was in vain: asyncio.wait_for of Python 3.11 loses a cancellation that comes with a wake().
         for task in (self._driving, self._looking):
-            if task is not None:
+            while task is not None and not task.done():
                 task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await asyncio.wait({task}, timeout=0.5)
+        await self.deletions.close()
         await self.verifier.close()
         await self.database.close()
         os.close(self._lock)
@@ -407,14 +413,15 @@ async def _found(pair: Pair, founding: _Founding, database: Database, blobs: Blo
 
 async def _tidy(settings: Settings, database: Database, blobs: Blobs, keys: KeyRing, log: Log) -> None:
     """Remove what the database ordered away; put aside, and not away, what it does not know."""
+    quarantine = Quarantine(settings.data, days=settings.quarantine_days)
     gone = await removals.carry_out(database, settings.data)
     if gone:
-        log.info("removed what a crash left", files=gone)
+        quarantine.drop(path.rpartition("/")[2] for path in gone)
+        log.info("removed what a crash left", files=len(gone))
     keys.clear_temporaries()
     async with database.read() as connection:
         wanted = await ledger.wanted_blobs(connection)
     strays = [*keys.strays(), *await asyncio.to_thread(blobs.strays, wanted)]
-    quarantine = Quarantine(settings.data, days=settings.quarantine_days)
     now = time.time()
     try:
         taken = quarantine.take(strays, now)

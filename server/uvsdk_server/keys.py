@@ -159,6 +159,10 @@ class KeyFolder:
         """Go on with the key that the current state is sealed under, or with a new one where it has none."""
         self.state_key_id = _state_key_of(sealed) or self.new_state_key()
 
+    def state_file(self, key_id: str) -> str:
+        """Name of the file of a key of the algorithm's state."""
+        return _state_file(key_id)
+
     # Users
 
     def user_file(self, user: str) -> str:
@@ -309,12 +313,6 @@ class KeyRing:
 
     def __repr__(self) -> str:
         return f"KeyRing(current {self.current_id}, {len(self._hpke)} HPKE keys)"
-
-
-def state_file_of(sealed: bytes) -> str | None:
-    """Name of the file of the key that a state is sealed under, ``None`` for a state of a version without such keys."""
-    name = _state_key_of(sealed)
-    return _state_file(name) if name else None
 
 
 def _state_key_of(sealed: bytes) -> str:

@@ -24,8 +24,14 @@ POINTS: Final = (
 """In the order in which a round passes them."""
 
 
+DELETION_RECORDED: Final = "deletion-recorded"
+DELETION_FILES_GONE: Final = "deletion-files-gone"
+DELETION_POINTS: Final = (DELETION_RECORDED, DELETION_FILES_GONE)
+"""In the order in which the deletion of a user passes them."""
+
+
 class Observer(Protocol):
-    """Told of every point in :data:`POINTS`; the server waits for it to return."""
+    """Told of every point in :data:`POINTS` and :data:`DELETION_POINTS`; the server waits for it to return."""
 
     async def reached(self, point: str) -> None:
         """The server is at ``point``."""

@@ -23,7 +23,7 @@ from uvsdk_server import tokens
 from uvsdk_server.keys import KeyFolder
 from uvsdk_server.problems import Problem
 from uvsdk_server.seals import seal_of
-from uvsdk_server.store import roster
+from uvsdk_server.store import ledger, roster
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.ledger import AnyRow
 from uvsdk_server.store.roster import State
@@ -71,7 +71,7 @@ class Place:
 
 
 class People:
-    """Rows of users and devices. Leaving is :meth:`uvsdk_server.rounds.Rounds.remove_user`, for it touches rounds."""
+    """Rows of users and devices. Leaving is :class:`uvsdk_server.deletions.Deletions`, for it touches rounds."""
 
     def __init__(
         self,
@@ -127,6 +127,7 @@ class People:
             if (await connection.execute(select(users.c.user).where(users.c.user == asked.user))).first() is None:
                 # Before the row: a crash in between leaves a key without a user, never a user without a key.
                 await asyncio.to_thread(self._keys.make_user, asked.user)
+                await ledger.withdraw_removal(connection, ledger.key_path(self._keys.user_file(asked.user)))
                 await connection.execute(
                     insert(users).values(user=asked.user, created=now, admitted=False, vouched=False)
                 )

@@ -128,30 +128,6 @@ class Rounds:
             self.board.strike(device_ids)
             self.wake()
 
-    async def remove_user(self, user: str) -> None:
-        """Delete everything of ``user`` but what the model has learned: row, uploads, template, admission, devices.
-
-        Waits for an aggregation that is under way. Doing it again changes nothing.
-        """
-        try:
-            async with self.state_lock:
-                state = await asyncio.to_thread(self.training.without, user)
-                blob = await asyncio.to_thread(self.drafts.write, self.training.seal_state(state))
-                async with self.database.write() as connection:
-                    deployment = await ledger.deployment_row(connection)
-                    assert deployment is not None
-                    gone = await ledger.device_ids(connection, user)
-                    uploads = await ledger.forget_user(connection, user)
-                    await ledger.keep_state(connection, blob)
-                self.drafts.settle()
-                self.training.state = state
-                self.blobs.remove(deployment.algorithm_blob, *uploads)
-            await self.database.purge()
-            self.board.strike(gone)
-            self.awaited.forget(gone)
-        finally:
-            self.wake()  # after a failure too: its draft is to be discarded
-
 
 def check_collecting(row: ledger.AnyRow) -> None:
     """Raise :class:`Problem` 410 unless that round takes updates."""

@@ -10,6 +10,7 @@ import numpy as np
 from uvsdk import weights
 from uvsdk.arrays import Array, Float32
 from uvsdk.errors import BundleError, TrainingUnavailableError, UnknownNameError, WeightsError
+from uvsdk.external_data import external_tensors
 from uvsdk.manifest import Parameter
 
 try:
@@ -38,7 +39,7 @@ def parse(graph: bytes, source: str) -> ModelProto:
         model = onnx.load_from_string(graph)
     except Exception as error:  # protobuf's DecodeError, whose package has no types
         raise WeightsError(f"{source} is not an ONNX graph") from error
-    if any(tensor.data_location == TensorProto.EXTERNAL for tensor in model.graph.initializer):
+    if external_tensors(graph):
         raise WeightsError(f"{source} keeps tensors in other files, which is not supported")
     return model
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import alembic.command
@@ -23,6 +24,8 @@ from uvsdk.errors import StoreError
 
 _BUSY_MS = 15_000
 """How long another process (``uvsdk token``) may hold SQLite's write lock before a request is answered 503."""
+_PURGE_BUSY_MS = 100
+"""How long one try to empty the log holds up writers; there are more tries."""
 
 _CONNECTIONS = 16
 """Of the pool: one for the writer, the others for those who read."""
@@ -100,12 +103,35 @@ class Database:
                 raise
             await connection.commit()
 
-    async def purge(self) -> None:
-        """Leave no trace of deleted rows in SQLite's write-ahead log (pages themselves are overwritten on delete)."""
+    async def purge(self) -> bool:
+        """Empty SQLite's write-ahead log, which holds former pages; false where somebody still reads them.
+
+        Pages themselves are overwritten on delete. PostgreSQL's log is the operator's (README).
+        """
+        if not self._sqlite:
+            return True
+        async with self._writing, self.engine.connect() as connection:
+            await connection.exec_driver_sql(f"PRAGMA busy_timeout={_PURGE_BUSY_MS}")
+            try:
+                answer = await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+                busy = answer.one()[0]
+            finally:
+                await connection.exec_driver_sql(f"PRAGMA busy_timeout={_BUSY_MS}")
+                await connection.rollback()
+        return not busy
+
+    async def rewrite(self) -> None:
+        """Write SQLite's file anew, without what rows left behind when their pages were split or merged."""
         if self._sqlite:
             async with self._writing, self.engine.connect() as connection:
-                await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+                await connection.exec_driver_sql("VACUUM")
                 await connection.rollback()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """SQLite's files, the log among them; none where the database is elsewhere."""
+        name = self.engine.url.database
+        return tuple(Path(f"{name}{end}") for end in ("", "-wal", "-shm")) if self._sqlite and name else ()
 
     async def ping(self) -> None:
         """Write and undo, to show that the database takes writes."""

@@ -6,10 +6,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from sqlalchemy import Row, case, delete, func, insert, select, update
+from sqlalchemy import Row, case, delete, func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from uvsdk_server.store.schema import attempts, cohort, deployment, devices, models, removals, rounds, uploads, users
+from uvsdk_server.store.schema import (
+    PERSONAL,
+    cohort,
+    deployment,
+    devices,
+    models,
+    removals,
+    rounds,
+    uploads,
+    users,
+)
 
 AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
 
@@ -275,10 +285,18 @@ async def forget_user(connection: AsyncConnection, user: str) -> tuple[str, ...]
     query = select(uploads.c.blob).where(uploads.c.user == user, uploads.c.blob.is_not(None))
     blobs = tuple((await connection.execute(query)).scalars())
     await order_blobs(connection, *blobs)
-    for table in (uploads, cohort, devices, users):
+    for table in PERSONAL:
         await connection.execute(delete(table).where(table.c.user == user))
-    await connection.execute(delete(attempts).where(attempts.c.user == user))
     return blobs
+
+
+async def is_known(connection: AsyncConnection, user: str) -> bool:
+    """Whether any row is of that user."""
+    for table in PERSONAL:
+        query = select(literal(1)).select_from(table).where(table.c.user == user).limit(1)
+        if (await connection.execute(query)).first() is not None:
+            return True
+    return False
 
 
 async def wanted_blobs(connection: AsyncConnection) -> set[str]:
@@ -323,3 +341,8 @@ async def order_blobs(connection: AsyncConnection, *names: str | None) -> None:
 async def ordered(connection: AsyncConnection) -> set[str]:
     """Everything that was ordered away and not noted as gone."""
     return set((await connection.execute(select(removals.c.path))).scalars())
+
+
+async def withdraw_removal(connection: AsyncConnection, path: str) -> None:
+    """That file is in use again."""
+    await connection.execute(delete(removals).where(removals.c.path == path))

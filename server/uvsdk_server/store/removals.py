@@ -23,7 +23,7 @@ from uvsdk_server.store.schema import removals
 _REMOVABLE: Final = re.compile(r"blobs/[0-9a-f]{64}|keys/(?:user|state)-[0-9a-f]{32}\.key")
 
 
-async def carry_out(database: Database, data: Path) -> int:
+async def carry_out(database: Database, data: Path) -> set[str]:
     """At the start, before anybody writes: unlink what was ordered away and is named by no row, and note it.
 
     Args:
@@ -31,14 +31,14 @@ async def carry_out(database: Database, data: Path) -> int:
         data: the data folder.
 
     Returns:
-        The number of files that went.
+        The paths that were ordered away.
     """
     async with database.read() as connection:
         paths = await ledger.ordered(connection)
         wanted = {ledger.blob_path(name) for name in await ledger.wanted_blobs(connection)} if paths else set()
-    gone = remove(data, paths - wanted)
+    remove(data, paths - wanted)
     await _forget(database, paths)
-    return gone
+    return paths - wanted
 
 
 async def settle(database: Database, data: Path) -> None:
@@ -54,14 +54,12 @@ async def _forget(database: Database, paths: Collection[str]) -> None:
             await connection.execute(delete(removals).where(removals.c.path.in_(paths)))
 
 
-def remove(data: Path, paths: Collection[str]) -> int:
-    """Unlink files of the data folder, absent ones too, and give the number of those that were there."""
-    gone, folders = 0, set()
+def remove(data: Path, paths: Collection[str]) -> None:
+    """Unlink files of the data folder; absent ones are fine."""
+    folders = set()
     for path in paths:
         if _REMOVABLE.fullmatch(path) and (data / path).exists():
             (data / path).unlink()
             folders.add((data / path).parent)
-            gone += 1
     for folder in folders:
         flush_folder(folder)
-    return gone

@@ -185,3 +185,15 @@ removals = Table(
     metadata,
     Column("path", String(100), primary_key=True),
 )
+
+deletions = Table(
+    "deletions",
+    metadata,
+    Column("deletion_id", String(32), primary_key=True),
+    Column("requested", Float, nullable=False),
+    Column("completed", Float),
+    Column("sealed", LargeBinary),
+)
+
+PERSONAL = tuple(table for table in reversed(metadata.sorted_tables) if "user" in table.c)
+"""Tables whose rows belong to a user, named in the column ``user``: children first."""

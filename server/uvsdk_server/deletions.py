@@ -1,0 +1,242 @@
+"""A user leaves: everything of theirs goes, and "gone" is said only once it is true of every byte.
+
+One transaction deletes the rows, points to the algorithm's state without the user, and orders the files away: uploads,
+the user's own key, and the key of the former states, so that copies of the database and the blobs made earlier cannot
+be read any more. SQLite keeps former pages in its write-ahead log until nobody reads them; a long reader can hold that
+up, so the log is emptied again and again, the files are searched for the user's id, and only then is the deletion
+complete. What a crash interrupts goes on at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from uvsdk_server import observer
+from uvsdk_server.keys import KeyRing
+from uvsdk_server.monitoring import Log
+from uvsdk_server.rounds import Rounds
+from uvsdk_server.shielding import to_its_end
+from uvsdk_server.store import ledger, removals
+from uvsdk_server.store.ledger import AnyRow
+from uvsdk_server.store.quarantine import Quarantine
+from uvsdk_server.store.schema import deletions, users
+
+PATIENCE_S: Final = 2.0
+"""How long a request waits for the log to be emptied before it is answered 202."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 30.0
+_KEPT_S = 30 * 86_400.0
+_PIECE_BYTES: Final = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """One user's deletion; says nothing of whose.
+
+    Args:
+        deletion_id: 32 hexadecimal digits, told to whoever asked for it. Empty where there was nothing to delete.
+        requested: Unix seconds.
+        completed: Unix seconds, ``None`` while it is under way.
+    """
+
+    deletion_id: str
+    requested: float
+    completed: float | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing of the user is left."""
+        return self.completed is not None
+
+
+class Deletions:
+    """Deletes users, and sees to it that deletions come to their end."""
+
+    def __init__(self, rounds: Rounds, data: Path, quarantine: Quarantine, log: Log) -> None:
+        self._rounds = rounds
+        self._database = rounds.database
+        self._keys: KeyRing = rounds.keys
+        self._data = data
+        self._quarantine = quarantine
+        self._log = log
+        self._finishing = asyncio.Lock()
+        self._background: asyncio.Task[None] | None = None
+
+    async def delete(self, user: str) -> Deletion:
+        """Delete everything of ``user`` but what the model has learned.
+
+        Waits for an aggregation that is under way. Doing it again changes nothing, and tells how far it is. Once begun
+        it goes on whether or not the caller stays.
+        """
+        return await to_its_end(self._delete(user))
+
+    async def find(self, deletion_id: str) -> Deletion | None:
+        """The deletion of that id; it is known for 30 days after its end."""
+        async with self._database.read() as connection:
+            row = (await connection.execute(select(deletions).where(deletions.c.deletion_id == deletion_id))).first()
+        return None if row is None else _deletion(row)
+
+    async def start(self) -> None:
+        """Take up what a crash interrupted."""
+        async with self._database.write() as connection:
+            await connection.execute(delete(deletions).where(deletions.c.completed < time.time() - _KEPT_S))
+            waiting = await _pending(connection)
+        if waiting:
+            self._go_on()
+
+    async def close(self) -> None:
+        """Stop trying; the next start goes on."""
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.gather(self._background, return_exceptions=True)
+
+    async def _delete(self, user: str) -> Deletion:
+        try:
+            row = await self._forget(user)
+        finally:
+            self._rounds.wake()  # after a failure too: its draft is to be discarded
+        if row is None:
+            now = time.time()
+            return Deletion("", now, now)
+        until, pause_s = time.monotonic() + PATIENCE_S, _FIRST_PAUSE_S
+        while not await self._finished(row, user):
+            if time.monotonic() > until:
+                self._go_on()
+                break
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
+        found = await self.find(row.deletion_id)
+        return found or _deletion(row)
+
+    async def _forget(self, user: str) -> AnyRow | None:
+        """Delete rows and files, and give the row of the deletion; ``None`` where there is nothing of that user."""
+        training, files = self._rounds.training, self._keys.files
+        async with self._rounds.state_lock:
+            former_key = files.state_key_id
+            known = user in training.algorithm.users(training.state)
+            async with self._database.read() as connection:
+                former = next((row for row in await _pending(connection) if self._user_of(row) == user), None)
+                known = known or await ledger.is_known(connection, user)
+            if not known:
+                return former
+            key = await asyncio.to_thread(files.new_state_key)
+            state = await asyncio.to_thread(training.without, user)
+            blob = await asyncio.to_thread(self._rounds.drafts.write, training.seal_state(state, key))
+            async with self._database.write() as connection:
+                deployment = await ledger.deployment_row(connection)
+                assert deployment is not None
+                gone = await ledger.device_ids(connection, user)
+                spent = await ledger.forget_user(connection, user)
+                names = [ledger.blob_path(name) for name in (deployment.algorithm_blob, *spent)]
+                names += [ledger.key_path(name) for name in (files.user_file(user), files.state_file(former_key))]
+                await ledger.keep_state(connection, blob)
+                await ledger.order_removal(connection, names)
+                row = former or await self._record(connection, user)
+            # From here to the last file nothing waits, so that whoever registers the user anew finds no former key.
+            self._rounds.drafts.settle()
+            training.state, files.state_key_id = state, key
+            await self._rounds.observer.reached(observer.DELETION_RECORDED)
+            removals.remove(self._data, names)
+            self._quarantine.drop(name.rpartition("/")[2] for name in names)
+            await self._rounds.observer.reached(observer.DELETION_FILES_GONE)
+            await removals.settle(self._database, self._data)
+        self._rounds.board.strike(gone)
+        self._rounds.awaited.forget(gone)
+        return row
+
+    async def _record(self, connection: AsyncConnection, user: str) -> AnyRow:
+        name = secrets.token_hex(16)
+        sealed = self._keys.at_rest.seal(json.dumps({"user": user}).encode(), _purpose(name))
+        await connection.execute(insert(deletions).values(deletion_id=name, requested=time.time(), sealed=sealed))
+        return (await connection.execute(select(deletions).where(deletions.c.deletion_id == name))).one()
+
+    def _user_of(self, row: AnyRow) -> str:
+        user: str = json.loads(self._keys.at_rest.open(row.sealed, _purpose(row.deletion_id)))["user"]
+        return user
+
+    async def _finished(self, row: AnyRow, user: str) -> bool:
+        """Whether nothing is left of the user; notes that where it is so."""
+        async with self._finishing:
+            found = await self.find(row.deletion_id)
+            if found is None or found.complete:
+                return True
+            if not await self._database.purge() or not await self._unseen(user):
+                return False
+            async with self._database.write() as connection:
+                await connection.execute(
+                    update(deletions)
+                    .where(deletions.c.deletion_id == row.deletion_id)
+                    .values(completed=time.time(), sealed=None)
+                )
+            return True
+
+    async def _unseen(self, user: str) -> bool:
+        """Whether the database's files hold no byte of the id; a table that has been moved about may still."""
+        async with self._database.read() as connection:
+            if (await connection.execute(select(users.c.user).where(users.c.user == user))).first() is not None:
+                return True  # has joined anew meanwhile
+        if not await asyncio.to_thread(_holds, self._database.files, user.encode()):
+            return True
+        await self._database.rewrite()
+        if not await self._database.purge():
+            return False
+        if await asyncio.to_thread(_holds, self._database.files, user.encode()):
+            self._log.error("a deleted user is still named in the database; the deletion stays pending")
+            return False
+        return True
+
+    def _go_on(self) -> None:
+        if self._background is None or self._background.done():
+            self._background = asyncio.create_task(self._finish_all(), name="deletions")
+
+    async def _finish_all(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                async with self._database.read() as connection:
+                    waiting = await _pending(connection)
+                if not waiting:
+                    return
+                for row in waiting:
+                    await self._finished(row, self._user_of(row))
+            except (OSError, SQLAlchemyError) as error:
+                self._log.warning("deletion pending", error=type(error).__name__)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+async def _pending(connection: AsyncConnection) -> Sequence[AnyRow]:
+    return (await connection.execute(select(deletions).where(deletions.c.completed.is_(None)))).all()
+
+
+def _deletion(row: AnyRow) -> Deletion:
+    return Deletion(row.deletion_id, row.requested, row.completed)
+
+
+def _purpose(deletion_id: str) -> str:
+    return f"deletion/{deletion_id}"
+
+
+def _holds(files: Sequence[Path], wanted: bytes) -> bool:
+    # Read and not mapped: SQLite may cut the log short meanwhile, and a mapped page that is gone kills the process.
+    for path in files:
+        if not path.exists():
+            continue
+        with path.open("rb") as file:
+            before = b""
+            while piece := file.read(_PIECE_BYTES):
+                if wanted in before + piece:
+                    return True
+                before = piece[-len(wanted) :]
+    return False
