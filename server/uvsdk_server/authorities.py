@@ -47,7 +47,7 @@ class Authorities:
         if not _AUTHORITY.fullmatch(called):
             return ()
         host = host_of(called)
-        return (called,) if _is_loopback(host) or host == self._host else ()
+        return (called,) if is_loopback(host) or host == self._host else ()
 
 
 def checked(name: str) -> str:
@@ -69,7 +69,8 @@ def host_of(authority: str) -> str:
     return authority.partition(":")[0]
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach that address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

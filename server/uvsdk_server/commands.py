@@ -143,6 +143,12 @@ def _configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--publisher", type=Path, metavar="KEY", help="public key that must have signed the bundle")
     parser.add_argument("--training", type=Path, help="training configuration, .json or .toml")
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
+    parser.add_argument(
+        "--allow-plain-http",
+        action="store_const",
+        const=True,
+        help="let --host be reached from other machines: behind a proxy that speaks TLS, or where the network encrypts",
+    )
     parser.add_argument("--port", type=int, help="port to listen on (8080), 0 for any")
     parser.add_argument("--start-after", type=int, metavar="N", help="users admitted before the first round (3)")
     parser.add_argument(
@@ -164,6 +170,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         publisher=arguments.publisher,
         training=arguments.training,
         host=arguments.host,
+        allow_plain_http=arguments.allow_plain_http,
         port=arguments.port,
         start_after_users=arguments.start_after,
         allow_restricted=None if arguments.allow is None else tuple(arguments.allow),

@@ -39,7 +39,7 @@ from uvsdk_server.models import (
     served,
     take_over,
 )
-from uvsdk_server.monitoring import Log, Metrics
+from uvsdk_server.monitoring import Log, Metrics, where
 from uvsdk_server.observer import Observer
 from uvsdk_server.people import People
 from uvsdk_server.readiness import Readiness
@@ -234,7 +234,9 @@ class Deployment:
     def _report_end(self, driving: asyncio.Task[None]) -> None:
         """Log what ended the task that moves rounds on; ``GET /readyz`` fails from then on."""
         if not driving.cancelled():
-            self.log.critical("rounds stopped", exc_info=driving.exception())
+            error = driving.exception()
+            assert error is not None  # run() returns only when it is cancelled
+            self.log.critical("rounds stopped", error=type(error).__name__, where=where(error))
 
     @property
     def driving(self) -> bool:

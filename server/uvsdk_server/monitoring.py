@@ -23,7 +23,6 @@ def logger(level: str) -> Log:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
@@ -31,7 +30,7 @@ def logger(level: str) -> Log:
     return log
 
 
-def where(error: Exception) -> list[str]:
+def where(error: BaseException) -> list[str]:
     """The last steps to ``error`` in the code, without its message, which may quote what must not be logged."""
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     return [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]

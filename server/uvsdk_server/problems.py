@@ -18,9 +18,10 @@ from pydantic import BaseModel
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from uvsdk import errors
-from uvsdk_server.monitoring import Log
+from uvsdk_server.monitoring import Log, where
 from uvsdk_server.store.failures import trouble
 
 PREFIX = "urn:uvsdk:problem:"
@@ -155,7 +156,7 @@ def install(app: FastAPI, log: Log) -> None:
 
     async def storage(request: Request, error: Exception) -> Response:
         if trouble(error) is None:
-            raise error  # nobody's known trouble: answered 500, with its traceback in the log
+            raise error  # nobody's known trouble: Fence answers 500 and logs where it came from
         return await known(request, error)
 
     async def invalid(_request: Request, error: Exception) -> Response:
@@ -178,7 +179,42 @@ def install(app: FastAPI, log: Log) -> None:
     app.add_exception_handler(SQLAlchemyError, storage)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, known)
+    app.add_middleware(Fence, log=log)
+
+
+class Fence:
+    """ASGI middleware: what nobody foresaw is answered 500, and logged by its class and its place in the code.
+
+    Its message is not, nor a traceback, which ends in it: a database's error may quote a row, a library's an embedding.
+    """
+
+    def __init__(self, app: ASGIApp, *, log: Log) -> None:
+        self._app = app
+        self._log = log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+            return
+        except Exception as error:  # noqa: BLE001 - this is where errors end
+            problem = of(error)
+            self._log.error(
+                "request failed", status=problem.status, error=type(error).__name__, where=where(error), begun=started
+            )
+        if started:
+            raise ConnectionAbortedError("an answer was cut short; the log says where")
+        await problem.response()(scope, receive, send)
 
 
 def _kebab(name: str) -> str:

@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from uvsdk.errors import UvsdkError
 from uvsdk_server.awaited import Awaited
@@ -113,6 +116,17 @@ class Rounds:
         self.awaited.arrive(new.device_id)
         self.wake()
         return None
+
+    async def discard(self, blob: str) -> None:
+        """Remove the file of an update that could not be recorded, unless it was: a commit whose answer was lost.
+
+        Where the database cannot be asked the file stays, and the next start puts it aside.
+        """
+        with contextlib.suppress(OSError, SQLAlchemyError):
+            async with self.database.read() as connection:
+                recorded = await ledger.names_upload(connection, blob)
+            if not recorded:
+                self.blobs.remove(blob)
 
     def excuse(self, device_id: str, round_id: int, *, stalled: bool) -> None:
         """Stop waiting for a device whose update was refused, or whose upload stalled; a better one still counts."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from uvsdk.attempts import DAY_S, RetryPolicy
@@ -25,7 +25,9 @@ class Settings(BaseSettings):
         publisher: public key (PEM) that must have signed ``model``; none is asked for where it is not set.
         training: training configuration, ``.json`` or ``.toml``; required on the first start.
         database_url: SQLAlchemy URL with an asynchronous driver; empty for SQLite inside ``data``.
-        host: address to listen on.
+        host: address to listen on; anything but this machine only with ``allow_plain_http``.
+        allow_plain_http: whether ``host`` may be reached from other machines, over HTTP that nobody encrypts here:
+            behind a proxy that speaks TLS, or in a network that encrypts.
         port: port to listen on, 0 for any free one.
         base_path: where a proxy that strips no prefix has put the server, e.g. ``/uv`` for ``https://host/uv/v1/...``.
         start_after_users: users that must be admitted before the first round opens.
@@ -95,7 +97,9 @@ class Settings(BaseSettings):
         log_level: least severe level that is logged: ``debug``, ``info``, ``warning`` or ``error``.
     """
 
-    model_config = SettingsConfigDict(env_prefix="UVSDK_SERVER_", frozen=True, extra="forbid", protected_namespaces=())
+    model_config = SettingsConfigDict(
+        env_prefix="UVSDK_SERVER_", frozen=True, allow_inf_nan=False, extra="forbid", protected_namespaces=()
+    )
 
     data: Path
     model: Path | None = None
@@ -103,6 +107,7 @@ class Settings(BaseSettings):
     training: Path | None = None
     database_url: str = ""
     host: str = "127.0.0.1"
+    allow_plain_http: bool = False
     port: int = Field(default=8080, ge=0, le=65535)
     base_path: str = Field(default="", pattern=r"^(/[A-Za-z0-9._~-]+)*$")
     start_after_users: int = Field(default=3, ge=1)
@@ -148,6 +153,15 @@ class Settings(BaseSettings):
     metrics_public: bool = False
     allow_restricted: Annotated[tuple[str, ...], NoDecode] = ()
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+
+    @model_validator(mode="after")
+    def _encrypted(self) -> Self:
+        if not self.allow_plain_http and not authorities.is_loopback(self.host.strip("[]")):
+            raise ValueError(
+                f"host {self.host!r} can be reached from other machines and the server speaks plain HTTP; listen on "
+                "127.0.0.1 behind a proxy that speaks TLS, or allow it by name (allow_plain_http, --allow-plain-http)"
+            )
+        return self
 
     @field_validator("authorities")
     @classmethod

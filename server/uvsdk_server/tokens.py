@@ -186,7 +186,8 @@ def _check_enrolment(max_uses: int | None, user: str | None, *, unbound: bool) -
 
 
 async def _find(connection: AsyncConnection, text: str, now: float) -> AnyRow:
-    parts = text.split("_", 2)
+    # What cannot be a token is not looked for: databases and hashes take no lone surrogates, PostgreSQL no NUL.
+    parts = text.split("_", 2) if text.isascii() and text.isprintable() else []
     token_id = parts[1] if len(parts) == 3 else ""
     row = (await connection.execute(select(tokens).where(tokens.c.token_id == token_id))).first()
     # An unknown id costs the same comparison, so that ids cannot be told apart by time.
@@ -197,7 +198,7 @@ async def _find(connection: AsyncConnection, text: str, now: float) -> AnyRow:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}

@@ -33,6 +33,7 @@ from uvsdk_server.people import Device
 from uvsdk_server.problems import Problem
 from uvsdk_server.rounds import Rounds, check_collecting
 from uvsdk_server.seals import seal_of
+from uvsdk_server.shielding import to_its_end
 from uvsdk_server.store import ledger
 from uvsdk_server.store.blobs import Blobs
 
@@ -150,9 +151,13 @@ class Uploads:
                 return _repeated(former, nonce, digests.whole.hex())
             check_collecting(row)
             checked = await asyncio.to_thread(self._check, temporary, digests, device, row)
-            await asyncio.to_thread(self._blobs.keep, temporary, checked.digest)
+            # File and row belong together: whoever hangs up, or runs out of time, no longer comes between them.
+            return await to_its_end(self._keep(device, round_id, temporary, checked))
         finally:
             temporary.unlink(missing_ok=True)
+
+    async def _keep(self, device: Device, round_id: int, temporary: Path, checked: Checked) -> bool:
+        await asyncio.to_thread(self._blobs.keep, temporary, checked.digest)
         await self._rounds.observer.reached(observer.UPLOAD_STORED)
         return await self._record(device, round_id, checked)
 
@@ -174,7 +179,7 @@ class Uploads:
         try:
             former = await self._rounds.record(receipt)
         except BaseException:
-            self._blobs.remove(checked.digest)
+            await self._rounds.discard(checked.digest)
             raise
         if former is not None:
             if former.digest != checked.digest:

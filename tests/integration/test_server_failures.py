@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import sqlite3
@@ -18,6 +19,7 @@ from tests.integration import harness
 from tests.integration.harness import CONFIG, RunningServer, kind
 from uvsdk.federation.algorithms.fedaws import server as fedaws_server
 from uvsdk_server import driver
+from uvsdk_server.rounds import Rounds
 from uvsdk_server.store import ledger
 
 SECRET = "a message that may quote anybody's data"
@@ -158,3 +160,48 @@ def test_a_round_that_is_not_yet_announced_again_has_its_tasks(tmp_path: Path) -
         assert len(again.task(header).vector) == harness.DIMENSION
         assert again.upload(header, again.update(header)).status_code == 201
         server.stop()
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("the answer to the commit was lost"), asyncio.CancelledError()], ids=["lost", "cancelled"]
+)
+def test_an_update_that_was_recorded_keeps_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Whatever comes between the commit and the answer: the device tries again, and the round has its update."""
+    record, lost = Rounds.record, [error]
+
+    async def recording(self: Rounds, new: ledger.Receipt) -> ledger.Receipt | None:
+        former = await record(self, new)
+        if lost:
+            raise lost.pop()
+        return former
+
+    monkeypatch.setattr(Rounds, "record", recording)
+    with three_devices(tmp_path) as (server, devices):
+        header = devices[0].wait()
+        assert header is not None
+        body = devices[0].update(header)
+        with contextlib.suppress(harness.httpx.TransportError, KeyError):  # uvicorn's own 500 carries no challenge
+            assert devices[0].upload(header, body).status_code == 500
+        assert (server.data / "blobs" / harness.hashlib.sha256(body).hexdigest()).exists()
+        assert devices[0].upload(header, body).status_code == 200
+        for device in devices[1:]:
+            assert device.upload(header, device.update(header)).status_code == 201
+        harness.eventually(lambda: server.current()["round_id"] == 1)
+        assert server.rows("SELECT accepted FROM rounds WHERE round_id = 1") == [(3,)]
+
+
+def test_an_update_that_was_not_recorded_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failing(connection: Any, new: ledger.Receipt) -> None:
+        raise OSError("no row was written")
+
+    with three_devices(tmp_path) as (server, devices):
+        header = devices[0].wait()
+        assert header is not None
+        body = devices[0].update(header)
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger, "insert_receipt", failing)
+            assert devices[0].upload(header, body).status_code == 500
+        assert not (server.data / "blobs" / harness.hashlib.sha256(body).hexdigest()).exists()
+        assert devices[0].upload(header, body).status_code == 201

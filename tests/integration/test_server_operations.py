@@ -47,7 +47,12 @@ def test_everything_else_needs_one(server: RunningServer) -> None:
     paths = server.ask("GET", "/openapi.json", token="").json()["paths"]
     open_to_all = {"/healthz", "/readyz", "/v1/deployment"}
     for path, operations in paths.items():
-        target = path.replace("{user}", "a" * 64).replace("{round_id}", "1").replace("{version}", "current")
+        target = (
+            path.replace("{user}", "a" * 64)
+            .replace("{deletion_id}", "0" * 32)
+            .replace("{round_id}", "1")
+            .replace("{version}", "current")
+        )
         target = target.replace("{device_id}", "a" * 32)
         for method in operations:
             if path in open_to_all:

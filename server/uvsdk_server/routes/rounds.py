@@ -63,8 +63,8 @@ class RoundAnswer(BaseModel):
 async def get_current_round(
     served: Served,
     device: SignedDevice,
-    after: Annotated[int, Query(ge=0)] = 0,
-    wait_s: Annotated[float, Query(ge=0)] = 0.0,
+    after: Annotated[int, Query(ge=0, lt=1 << 31)] = 0,
+    wait_s: Annotated[float, Query(ge=0, allow_inf_nan=False)] = 0.0,
 ) -> Response:
     """Long poll for a round above ``after`` that this device is asked to take part in."""
     board = served.rounds.board

@@ -180,6 +180,11 @@ async def receipt(connection: AsyncConnection, round_id: int, device_id: str) ->
     return None if row is None else Receipt(**row._mapping)
 
 
+async def names_upload(connection: AsyncConnection, blob: str) -> bool:
+    """Whether an accepted update lies in that blob."""
+    return (await connection.execute(select(uploads.c.round_id).where(uploads.c.blob == blob))).first() is not None
+
+
 async def insert_receipt(connection: AsyncConnection, new: Receipt) -> None:
     """Accept an update."""
     values = {name: getattr(new, name) for name in Receipt.__slots__}
