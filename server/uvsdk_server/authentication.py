@@ -166,12 +166,12 @@ async def reader(request: Request) -> None:
         await signed_device(request)
 
 
-async def speaks_for(request: Request) -> str | None:
-    """Whose devices the caller may approve: one user's, by an active device of theirs; ``None`` for the operator."""
+async def speaks_for(request: Request) -> Device | None:
+    """Who approves a device: an active one of the same user; ``None`` for the operator."""
     if request.headers.get("authorization"):
         await operator(request)
         return None
-    return (await active_device(request)).user
+    return await active_device(request)
 
 
 async def owner_or_operator(request: Request, user: str) -> None:

@@ -149,25 +149,28 @@ class People:
         self._dismissed(gone)
         return state, True
 
-    async def approve(self, device_id: str, *, of: str | None) -> None:
+    async def approve(self, device_id: str, *, by: Device | None) -> None:
         """Let a device act for its user; doing it again changes nothing.
 
         Args:
             device_id: of the device that waits.
-            of: the user whose own device says so; ``None`` for the operator, who may speak for anybody.
+            by: the device of the same user that says so; ``None`` for the operator, who may speak for anybody.
 
         Raises:
             Problem: 403, revoked; 404, no such device, or another user's; 409, one device too many.
         """
         async with self._database.write() as connection:
-            row = await _found(connection, device_id, of)
+            row = await _found(connection, device_id, by)
+            await _still(connection, by, check_active)
             gone = await approved(connection, row, self._devices_per_user)
         self._dismissed(gone)
 
-    async def revoke(self, device_id: str, *, of: str | None) -> None:
-        """Take a device's rights; doing it again changes nothing. Raises :class:`Problem` 404 as above."""
+    async def revoke(self, device_id: str, *, by: Device | None) -> None:
+        """Take a device's rights, by itself or as above; doing it again changes nothing. Raises :class:`Problem`."""
         async with self._database.write() as connection:
-            gone = await roster.revoke(connection, await _found(connection, device_id, of))
+            row = await _found(connection, device_id, by)
+            await _still(connection, by, check_known if by is not None and by.device_id == device_id else check_active)
+            gone = await roster.revoke(connection, row)
         self._dismissed(gone)
 
     async def rotate(self, device: Device, rotation: Rotation) -> None:
@@ -305,9 +308,16 @@ async def approved(connection: AsyncConnection, row: AnyRow, limit: int) -> froz
     return await roster.activate(connection, row)
 
 
-async def _found(connection: AsyncConnection, device_id: str, of: str | None) -> AnyRow:
+async def _still(connection: AsyncConnection, device: Device | None, check: Callable[[State], None]) -> None:
+    """Look at a device's state once more: it may have been revoked since its request was signed."""
+    if device is not None:
+        row = await roster.of_id(connection, device.device_id)
+        check("revoked" if row is None else row.state)
+
+
+async def _found(connection: AsyncConnection, device_id: str, by: Device | None) -> AnyRow:
     row = await roster.of_id(connection, device_id)
-    if row is None or (of is not None and row.user != of):
+    if row is None or (by is not None and row.user != by.user):
         raise Problem(404, "no-such-device", "there is no such device of this person; list them with GET /v1/devices")
     return row
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import time
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
@@ -27,7 +28,7 @@ from uvsdk.errors import SettingsError, StoreError
 from uvsdk_server import tokens
 from uvsdk_server.keys import AtRest
 from uvsdk_server.problems import Problem
-from uvsdk_server.store import counts, ledger, schema
+from uvsdk_server.store import counts, ledger, roster, schema
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
 
@@ -115,6 +116,55 @@ def test_failures_that_were_counted_before_there_were_windows_fill_them(url: str
             counts.Subject(user="a" * 64): Attempts(7, 3, 1000.0, Recent(7.0, 7.0, 1000.0)),
             counts.Subject("0123456789ab"): Attempts(40, 0, 2000.0, Recent(40.0, 40.0, 2000.0)),
         }
+
+    asyncio.run(check())
+
+
+def test_what_an_older_version_wrote_of_tokens_and_devices(url: str) -> None:
+    """Operators' tokens expire from now on, and devices stay what they were."""
+
+    def to(revision: str, connection: Connection) -> None:
+        config = alembic.config.Config()
+        config.set_main_option("script_location", str(files("uvsdk_server.store") / "migrations"))
+        config.attributes["connection"] = connection
+        alembic.command.upgrade(config, revision)
+
+    async def check() -> None:
+        database = Database(url)
+        user = "a" * 64
+        async with database.engine.connect() as connection:
+            await connection.run_sync(partial(to, "0005"))
+            for token_id, scopes, expires in (
+                ("1", "operator verify", "NULL"),
+                ("2", "operator", "7"),
+                ("3", "verify", "NULL"),
+            ):
+                await connection.execute(
+                    text(
+                        "INSERT INTO tokens (token_id, digest, scopes, label, created, expires, uses, revoked) "
+                        f"VALUES ('{token_id}', 'x', '{scopes}', '', 0, {expires}, 0, false)"
+                    )
+                )
+            await connection.execute(
+                text(f"INSERT INTO users (\"user\", created, admitted, samples) VALUES ('{user}', 0, true, 3)")
+            )
+            await connection.execute(
+                text(
+                    'INSERT INTO devices (device_id, "user", signing_key, sealing_key, created) '
+                    f"VALUES ('{'b' * 32}', '{user}', :key, :key, 0)"
+                ),
+                {"key": bytes(32)},
+            )
+            await connection.commit()
+        await database.close()
+        async with migrated(url) as database, database.read() as connection:
+            rows = (await connection.execute(select(schema.tokens).order_by(schema.tokens.c.token_id))).all()
+            assert rows[0].expires == pytest.approx(time.time() + 90 * 86_400, abs=600)
+            assert [row.expires for row in rows[1:]] == [7.0, None]
+            (device,) = await roster.listed(connection)
+            assert (device.state, device.former_signing_key, device.last_number) == ("active", None, 0)
+            (known,) = (await connection.execute(select(schema.users))).all()
+            assert (known.vouched, known.anew) == (True, False)
 
     asyncio.run(check())
 

@@ -171,7 +171,7 @@ async def get_devices(
 @router.post("/v1/devices/{device_id}/approval", status_code=204, responses=problems.responses(404, 409))
 async def post_approval(served: Served, request: Request, device_id: DeviceId) -> None:
     """Let a device that waits act for its user; by an active device of the same user, or by the operator."""
-    await served.people.approve(device_id, of=await speaks_for(request))
+    await served.people.approve(device_id, by=await speaks_for(request))
 
 
 @router.put("/v1/devices/{device_id}/keys", status_code=204, responses=problems.responses(409))
@@ -202,12 +202,12 @@ async def delete_device(served: Served, request: Request, device_id: DeviceId) -
     """
     if request.headers.get("authorization"):
         await operator(request)
-        await served.people.revoke(device_id, of=None)
+        await served.people.revoke(device_id, by=None)
         return
     device = await known_device(request)
     if device.device_id != device_id:
         check_active(device.state)
-    await served.people.revoke(device_id, of=device.user)
+    await served.people.revoke(device_id, by=device)
 
 
 @router.post("/v1/enrolment-tokens", status_code=201, dependencies=[Depends(operator)])
