@@ -34,13 +34,13 @@ def decode(sample: Sample, limits: Limits) -> tuple[Float32, int]:
     """One channel in [-1, 1], (n,), at the rate it was recorded at, and that rate in Hz.
 
     Several channels become one as :mod:`uvsdk.modality.channels` says. What overshoots full scale is clipped, as a
-    player would. MP3 declares no length, so one that was cut between frames is read as it is.
+    player would. A file is decoded to its end whatever its header says (:mod:`uvsdk.modality.lengths`), and several
+    recordings behind each other are one.
 
     Args:
-        sample: a path, bytes or an open file of any kind that libsndfile knows by its header (wav, flac, ogg, opus,
-            mp3, aiff, au, caf and twenty more), or ``(pcm, rate)`` with pcm of shape (n,), (n, channels) or
-            (channels, n), of integers over their full range or of floats in [-1, 1].
-        limits: bytes and seconds; both are checked before the samples are decoded.
+        sample: a path, bytes or an open file of a kind that ``docs/formats.md`` lists, or ``(pcm, rate)`` with pcm of
+            shape (n,), (n, channels) or (channels, n), of integers over their full range or of floats in [-1, 1].
+        limits: bytes, checked before they are read, and seconds, checked before and while they are decoded.
 
     Raises:
         UndecodableSampleError: not sound, cut short, not finite, or of a dtype, shape or rate that is not read.
