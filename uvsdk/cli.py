@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points, version
+from typing import Final
 
 from uvsdk.errors import UvsdkError
+
+TRACEBACK_VARIABLE: Final = "UVSDK_TRACEBACK"
+"""Set, an error's traceback is printed before its line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,32 @@ def _load() -> tuple[list[Command], list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand. An expected failure prints one line and gives 1; a wrong call gives 2."""
+    """Run one subcommand; the one place where an error becomes a line and an exit status.
+
+    Returns:
+        What the subcommand says: 0, or 3 for a probe that was rejected. 1 for every failure, with one line on standard
+        error. 2 for a wrong call. 130 after Ctrl-C, 141 where the reader of the output has gone.
+    """
+    # A name that the terminal's encoding lacks is shown by its escapes; it is no reason to fail.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    name = "uvsdk"
+    try:
+        parsed = _parsed(arguments)
+        name = f"uvsdk {parsed.command}"
+        return _run(parsed)
+    except KeyboardInterrupt:
+        return _failed(f"{name}: interrupted", 130)
+    except BrokenPipeError:  # the reader (head, a closed pager) has seen enough
+        return _failed("", 141)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it ends in one line
+        if os.environ.get(TRACEBACK_VARIABLE):
+            traceback.print_exc()
+        return _failed(f"{name}: {_words(error)}", 1)
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     found, missing = _load()
     parser = argparse.ArgumentParser(
         prog="uvsdk",
@@ -53,17 +85,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subparser = subparsers.add_parser(command.name, help=command.help, description=command.help)
         command.configure(subparser)
         subparser.set_defaults(run=command.run)
-    parsed = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def _run(parsed: argparse.Namespace) -> int:
     try:
         status: int = parsed.run(parsed)
+    except SystemExit as end:  # of a library; 3 would say that a probe was rejected
+        raise UvsdkError(f"it ended early ({end.code})") from end
+    if sys.stdout is not None:
         sys.stdout.flush()
-    except UvsdkError as error:
-        print(f"uvsdk {parsed.command}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # The reader (head, a closed pager) has seen enough. Python flushes once more at exit: give that no pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    return status
+
+
+def _words(error: Exception) -> str:
+    """What is to be said of an error, on one line."""
+    if isinstance(error, UvsdkError):
+        text = str(error)
+    elif isinstance(error, OSError) and error.strerror:
+        text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    elif isinstance(error, ModuleNotFoundError):
+        text = f"this needs the package {error.name}, which is not installed"
+    elif isinstance(error, EOFError):
+        text = "the input ended where an answer was needed"
+    elif isinstance(error, MemoryError):
+        text = "not enough memory"
+    else:
+        text = (
+            f"a fault of ours, please report it: {type(error).__name__}: {error} ({TRACEBACK_VARIABLE}=1 shows where)"
+        )
+    return " ".join(text.split())
+
+
+def _failed(line: str, status: int) -> int:
+    # What could not be written would be tried again, and complained of, when Python exits.
+    for stream, text in ((sys.stdout, ""), (sys.stderr, line)):
+        if stream is None:
+            continue
+        try:
+            print(text, end="\n" if text else "", file=stream, flush=True)
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return status

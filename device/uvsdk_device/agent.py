@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import secrets
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -32,6 +31,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from uvsdk import network
 from uvsdk.errors import SettingsError, UvsdkError, WireError
 from uvsdk.modality.sample import FACES_RULES, QUALITY_POLICIES, Capture, FacesRule
 from uvsdk.presentation.carried import carried
@@ -114,16 +114,9 @@ def create_app(
 
 def serve(app: Starlette, settings: AgentSettings, *, ready: Callable[[str], None] = lambda url: None) -> None:
     """Serve until interrupted; ``ready`` is told the address once it listens."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # The protocol is named because asyncio turns Nagle's algorithm off only then (5 ms an answer, not 48).
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((settings.host, settings.port))
-        except OSError as error:
-            raise SettingsError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
+    with network.listener(settings.host, settings.port) as listener:
         listener.listen(128)
-        host = f"[{settings.host}]" if family == socket.AF_INET6 else settings.host
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
         ready(f"http://{host}:{listener.getsockname()[1]}")
         # No access log: its lines would hold user ids.
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)

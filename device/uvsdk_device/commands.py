@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import getpass
 import json
 import math
@@ -180,11 +181,12 @@ def _agent(arguments: argparse.Namespace) -> int:
         print(f"the model's calibration holds people's embeddings (a cohort): {what}", file=sys.stderr)
     forget = partial(_federation(arguments).forget if arguments.server else forget_here, store=store)
     app = agent.create_app(runtime, token=agent.agent_token(store.folder), settings=settings, forget=forget)
-    agent.serve(
-        app,
-        settings,
-        ready=lambda url: print(f"listening on {url}, token in {store.folder / 'agent-token'}", flush=True),
-    )
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it is stopped
+        agent.serve(
+            app,
+            settings,
+            ready=lambda url: print(f"listening on {url}, token in {store.folder / 'agent-token'}", flush=True),
+        )
     return 0
 
 
@@ -452,7 +454,10 @@ def _passphrase(arguments: argparse.Namespace) -> str | None:
 
 
 def _line_of(path: str) -> str:
-    lines = _bytes_of(path).decode().splitlines()
+    try:
+        lines = _bytes_of(path).decode("utf-8-sig").splitlines()  # some editors put a mark before the first letter
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8 text; save it as UTF-8") from error
     if not lines or not lines[0]:
         raise SettingsError(f"{path} is empty; its first line is what is needed")
     return lines[0]

@@ -135,21 +135,23 @@ def new_data_key() -> bytes:
 def _passphrase_key(wrapped: WrappedKey, passphrase: str) -> bytes:
     cost = wrapped.cost
     # The same letters typed on two keyboards can be different code points.
-    secret = unicodedata.normalize("NFC", passphrase).encode()
+    try:
+        secret = unicodedata.normalize("NFC", passphrase).encode()
+    except UnicodeEncodeError:  # the error quotes the passphrase, so it is not chained
+        raise StoreLockedError("the passphrase is not valid Unicode; is it in the terminal's encoding?") from None
     return Scrypt(_bytes(wrapped.salt), _KEY_BYTES, cost.n, cost.r, cost.p).derive(secret)
 
 
 def _keyring_key(store: str, *, create: bool) -> bytes:
     # Imported here: the keyring looks for its backends when it is imported, and most stores have a passphrase.
-    import keyring
-    from keyring.errors import KeyringError
-
     try:
+        import keyring
+
         found = keyring.get_password(KEYRING_SERVICE, store)
         if found is None and create:
             keyring.set_password(KEYRING_SERVICE, store, _text(os.urandom(_KEY_BYTES)))
             found = keyring.get_password(KEYRING_SERVICE, store)
-    except (KeyringError, RuntimeError) as error:
+    except Exception as error:
         raise StoreLockedError(
             "the operating system's keyring cannot be used here; pass a passphrase instead "
             f"(--passphrase-file, or UVSDK_PASSPHRASE): {type(error).__name__}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import math
 import os
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,8 +20,10 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from uvsdk import network
 from uvsdk.attempts import wait_s
 from uvsdk.cli import Command
 from uvsdk.errors import SettingsError, StoreError
@@ -33,6 +37,7 @@ from uvsdk_server.people import approved
 from uvsdk_server.problems import Problem
 from uvsdk_server.settings import Settings
 from uvsdk_server.store import counts, ledger, roster, schema
+from uvsdk_server.store.failures import trouble
 
 Answer = TypeVar("Answer")
 
@@ -64,6 +69,7 @@ class Server(uvicorn.Server):
                 app,
                 host=host,
                 port=port,
+                lifespan="off",  # it is entered below, so that what keeps it from opening is raised, not logged
                 log_level="warning",
                 access_log=False,
                 server_header=False,
@@ -74,10 +80,27 @@ class Server(uvicorn.Server):
         )
         self._app = app
         self._announce = announce
+        self._opened = AsyncExitStack()
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until told to stop.
+
+        Raises:
+            SettingsError: the address cannot be listened on; nothing was opened.
+            UvsdkError, OSError, SQLAlchemyError: what keeps the deployment from opening.
+        """
+        if sockets is not None:
+            super().run(sockets)
+            return
+        with network.listener(self.config.host, self.config.port) as listener:
+            super().run([listener])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say where."""
+        await self._opened.enter_async_context(self._app.router.lifespan_context(self._app))
         await super().startup(sockets)
+        if not self.started:
+            await self._opened.aclose()
         if self.should_exit or not self._announce:
             return
         host, port = self.servers[0].sockets[0].getsockname()[:2]
@@ -92,6 +115,7 @@ class Server(uvicorn.Server):
         if served is not None:
             await served.rounds.board.release()
         await super().shutdown(sockets)
+        await self._opened.aclose()
 
 
 async def first_operator_token(served: Deployment) -> Path | None:
@@ -177,7 +201,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         authorities=None if arguments.authority is None else tuple(arguments.authority),
     )
     server = Server(create_app(settings), host=settings.host, port=settings.port)
-    server.run()
+    with _storage_errors(), contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it is stopped
+        server.run()
     return 0 if server.started else 1
 
 
@@ -435,7 +460,30 @@ def _in_database(data: Path | None, work: Callable[[AsyncConnection], Awaitable[
         finally:
             await database.close()
 
-    return asyncio.run(run())
+    with _storage_errors():
+        return asyncio.run(run())
+
+
+@contextlib.contextmanager
+def _storage_errors() -> Iterator[None]:
+    """Say in one line what a database or disk cannot."""
+    try:
+        yield
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise SettingsError("a number or a text that no database can keep") from error
+    except (SQLAlchemyError, OSError, ModuleNotFoundError) as error:
+        kind = trouble(error)
+        if kind == "busy":
+            raise StoreError(
+                "the server's database is locked or cannot be reached; nothing was changed, try again"
+            ) from error
+        if kind == "full":
+            raise StoreError("no space is left for the server's data; nothing was changed, free some") from error
+        if not isinstance(error, SQLAlchemyError):
+            raise
+        # A database's own words; SQLAlchemy's would repeat the statement.
+        reason = getattr(error, "orig", None) or error
+        raise StoreError(f"the server's database cannot be used: {reason}") from error
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:

@@ -33,11 +33,11 @@ devices; ``scores``, beside ``verify``: be told scores and what was measured; ``
 embedding in place of a sample. The last two tell much more of a template, so an operator has neither unless named.
 """
 
-
 DAY_S: Final = 86_400.0
 OPERATOR_LIFETIME_S: Final = 90 * DAY_S
 ENROLMENT_LIFETIME_S: Final = 30 * DAY_S
 LONGEST_OPERATOR_LIFETIME_S: Final = 366 * DAY_S
+LONGEST_LIFETIME_S: Final = 36_525 * DAY_S
 
 _USER = re.compile("[0-9a-f]{64}")
 
@@ -93,8 +93,8 @@ async def create(
         lifetime_s = OPERATOR_LIFETIME_S if lifetime_s is None else lifetime_s
         if lifetime_s > LONGEST_OPERATOR_LIFETIME_S:
             raise SettingsError("an operator's token lives for at most 366 days; make another one in time")
-    if lifetime_s is not None and not lifetime_s > 0:
-        raise SettingsError(f"a token lives longer than {lifetime_s} s")
+    if lifetime_s is not None and not 0 < lifetime_s <= LONGEST_LIFETIME_S:
+        raise SettingsError(f"a token lives longer than 0 s and at most 100 years, got {lifetime_s:g} s")
     token_id = secrets.token_hex(6)
     text = f"uvsdk_{token_id}_{secrets.token_urlsafe(32)}"
     await connection.execute(

@@ -158,11 +158,9 @@ def test_the_folder_is_for_its_owner_alone(server: RunningServer) -> None:
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
 
 
-def test_one_folder_one_server(server: RunningServer, capfd: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--data", str(server.data), "--port", "0"]
-    with pytest.raises(SystemExit):
-        command("serve", *arguments)
-    assert "in use by another server" in capfd.readouterr().err
+def test_one_folder_one_server(server: RunningServer) -> None:
+    with pytest.raises(StoreError, match="in use by another server"):
+        command("serve", "--data", str(server.data), "--port", "0")
 
 
 def test_tokens_are_managed_beside_a_running_server(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
