@@ -40,7 +40,16 @@ def tiny(seed: int = 0) -> Corpus:
 def test_the_rounds_are_those_of_the_engine(name: str, settings: dict[str, Scalar]) -> None:
     corpus = tiny()
     config = TrainingConfig(
-        "bibtex", "tensors", "custom", name, algorithm_settings=settings, batch_size=EACH, rounds=4, seed=3
+        "bibtex",
+        "tensors",
+        "custom",
+        name,
+        algorithm_settings=settings,
+        batch_size=EACH,
+        weighting="samples",
+        clipping="off",
+        rounds=4,
+        seed=3,
     )
     torch.manual_seed(0)
     start = Residual(WORDS, 6, 8, dropout=0.0).state_dict()

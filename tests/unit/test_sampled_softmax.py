@@ -266,7 +266,7 @@ def test_the_key_survives_the_round() -> None:
 def test_zero_fill_and_holders_by_hand() -> None:
     # a and b hold one class each; only a had column c. Weights 3/4 and 1/4.
     # zero_fill: D_c = 3/4 x (0, .4, 0, 0) = (0, .3, 0, 0); holders: the same over 3/4, (0, .4, 0, 0)
-    settings = dataclasses.replace(LAB, momentum=0.0)
+    settings = dataclasses.replace(LAB, momentum=0.0, samples_cap=1000)
     state = with_vectors(people(3), **{"user-002": [1, 0, 0, 0]})
     items = (
         sent("user-000", {"user-000": [0, 0, 0, 0], "user-002": [0, 0.4, 0, 0]}, samples=30),
@@ -276,7 +276,9 @@ def test_zero_fill_and_holders_by_hand() -> None:
     np.testing.assert_allclose(after.vectors[2], np.array([1, 0.3, 0, 0]) / math.hypot(1, 0.3))
     after = SERVER.step(state, items, dataclasses.replace(settings, correction="none"), seeded())
     np.testing.assert_allclose(after.vectors[2], np.array([1, 0.4, 0, 0]) / math.hypot(1, 0.4))
-    after = SERVER.step(state, items, dataclasses.replace(settings, samples_cap=1), seeded())  # weights 1/2
+    after = SERVER.step(
+        state, items, dataclasses.replace(settings, samples_cap=1), seeded()
+    )  # the default, weights 1/2
     np.testing.assert_allclose(after.vectors[2], np.array([1, 0.2, 0, 0]) / math.hypot(1, 0.2))
 
 
