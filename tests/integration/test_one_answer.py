@@ -112,9 +112,10 @@ def three(folder: Path, bundle: Bundle, people: dict[str, list[bytes]], **settin
     with running as server:
         store = roles.open_store(folder, "device")
         for person, samples in people.items():
-            federation = roles.federation_of(
-                server.url, person, token=server.token("enrol", uses=1), server_verification=True
-            )
+            # Bound to the person: a device whose token is anybody's leaves no template before somebody vouches for it.
+            user = hash_user_id(person, deployment=config.deployment, pepper=PEPPER)
+            token = server.token("enrol", user=user)
+            federation = roles.federation_of(server.url, person, token=token, server_verification=True)
             enrolled = enroll(person, samples, model=bundle, store=store, federation=federation, outliers="keep")
             assert enrolled.participation is not None
             assert enrolled.participation.state == "joined", enrolled.participation
