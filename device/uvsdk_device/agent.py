@@ -60,6 +60,8 @@ class AgentSettings:
         threads: verifications at a time; each uses one core.
         capture: how probes are taken; a request may ask for a stricter quality policy or faces rule.
         presentation_detector: ask the presentation attack detector that the model carries, where it carries one.
+        scores: tell callers scores and likelihood ratios. As many scores as the embedding has dimensions are the
+            template, so each answer then counts as an attempt, accepted or not.
     """
 
     host: str = "127.0.0.1"
@@ -69,6 +71,7 @@ class AgentSettings:
     threads: int = max(1, os.cpu_count() or 1)
     capture: Capture = field(default_factory=Capture)
     presentation_detector: bool = True
+    scores: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535 or self.body_limit_bytes < 1 or self.threads < 1:
@@ -165,11 +168,16 @@ class _Handlers:
             if asked.fmr is not None:
                 check_rate(asked.fmr, self._runtime.rate(asked.user))
             return self._runtime.verify(
-                asked.user, asked.sample, fmr=asked.fmr, capture=capture, detectors=self._detectors
+                asked.user,
+                asked.sample,
+                fmr=asked.fmr,
+                capture=capture,
+                detectors=self._detectors,
+                told=self._settings.scores,
             )
 
         decision = await self._in_thread(work)
-        return JSONResponse(decision_json(decision))
+        return JSONResponse(decision_json(decision, told=self._settings.scores))
 
     async def delete(self, request: Request) -> Response:
         self._authorise(request)

@@ -150,6 +150,9 @@ def _agent_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-remote", action="store_true", help="let --host be reached from other machines")
     _capture_arguments(parser)
     _detector_argument(parser)
+    parser.add_argument(
+        "--scores", action="store_true", help="tell callers scores and likelihood ratios, each answer then counts"
+    )
     parser.epilog = (
         "DELETE /v1/users/USER deletes on the server first where --server is given; without it, a person whom a server "
         "may know is not deleted (409 still-registered)."
@@ -171,6 +174,7 @@ def _agent(arguments: argparse.Namespace) -> int:
         arguments.allow_remote,
         capture=_capture(arguments),
         presentation_detector=arguments.presentation_detector,
+        scores=arguments.scores,
     )
     store = _open_store(arguments)
     model = _model(arguments)

@@ -56,7 +56,8 @@ class Coordination:
         _wait_until_ready(url, process, folder / "server.log", data / "operator-token")
         operator = (data / "operator-token").read_text(encoding="utf-8").strip()
         named = [argument for user in users for argument in ("--user", user)]
-        (verify,) = _tokens(data, "verify")
+        # With scores, for the report shows by how much each was accepted.
+        (verify,) = _tokens(data, "verify", "--scope", "scores")
         return cls(url, folder, operator, _tokens(data, "enrol", *named), verify, process)
 
     @property

@@ -71,6 +71,8 @@ class Settings(BaseSettings):
             a stricter one.
         faces: whose face is meant where a picture has several: ``largest``, ``single`` or ``only``
             (:class:`uvsdk.modality.Capture`); a request may only ask for a stricter rule.
+        embedding_probes: take embeddings in place of samples from tokens with the scope ``embeddings``. They pass by
+            quality and presentation checks, and a stolen template is such an embedding.
         presentation_detector: ask the presentation attack detector that the model carries, where it carries one.
         failures_before_delay: failed attempts in a row for one person by one caller's token after which the next must
             wait (NIST SP 800-63B: at most 5, 10 with presentation attack detection that was shown to work).
@@ -135,6 +137,7 @@ class Settings(BaseSettings):
     default_fmr: float | None = Field(default=None, gt=0, lt=1)
     quality: QualityPolicy = "standard"
     faces: FacesRule = "single"
+    embedding_probes: bool = False
     presentation_detector: bool = True
     failures_before_delay: int = Field(default=5, ge=1)
     failures_before_disabled: int = Field(default=50, ge=1)

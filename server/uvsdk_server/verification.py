@@ -62,7 +62,7 @@ class Verifier:
         self._presentation_detector = presentation_detector
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
 
-    async def verify(self, user: str, probe: Probe, fmr: float | None, *, caller: str) -> Decision:
+    async def verify(self, user: str, probe: Probe, fmr: float | None, *, caller: str, told: bool) -> Decision:
         """Decide as the person's own device would, and never laxer than the deployment's rate.
 
         Only what passes the checks before the comparison is an attempt.
@@ -72,6 +72,7 @@ class Verifier:
             probe: what is compared.
             fmr: false match rate to decide at, at most the one in force.
             caller: id of the token that asks.
+            told: whether the caller will be told the score, which is then counted whatever it is.
 
         Raises:
             Problem: 404 unknown user; 409 outdated template, uncalibrated or other model.
@@ -98,7 +99,7 @@ class Verifier:
 
         start = time.perf_counter()
         try:
-            decision = await self._gate.decide(user, caller, attempt)
+            decision = await self._gate.decide(user, caller, attempt, told=told)
         except SampleError:
             self._metrics.verifications.labels("unusable").inc()
             raise

@@ -84,10 +84,15 @@ class RunningServer:
     settings: Mapping[str, object] = field(default_factory=dict)
     url: str = ""
     operator: str = ""
+    integrator: str = ""
     challenge: str = ""
     clients: list[httpx.Client] = field(default_factory=list)
     _server: Server | None = None
     _thread: threading.Thread | None = None
+
+    def __post_init__(self) -> None:
+        # Off on a server by default; most tests verify by embeddings, which they can place as they like.
+        self.settings = {"embedding_probes": True, **self.settings}
 
     def start(self) -> None:
         self.prepare()
@@ -142,9 +147,14 @@ class RunningServer:
         self.clients.clear()
 
     def ask(self, method: str, target: str, *, token: str | None = None, **values: Any) -> httpx.Response:
-        """Send one request with the operator's token, another, or (empty) none."""
+        """Send one request with another token, or (empty) none; left out, with the operator's.
+
+        Whoever asks for a decision has a token that may everything an integrator may: send embeddings, be told scores.
+        """
         headers = dict(values.pop("headers", {}))
-        text = self.operator if token is None else token
+        if token is None and target == "/v1/verify":
+            self.integrator = self.integrator or self.token("verify", "scores", "embeddings")
+        text = (self.integrator if target == "/v1/verify" else self.operator) if token is None else token
         if text:
             headers["Authorization"] = f"Bearer {text}"
         if not self.clients:

@@ -122,7 +122,7 @@ def three(folder: Path, bundle: Bundle, people: dict[str, list[bytes]], **settin
         app = create_app(
             Runtime(store, bundle, retry=None),
             token=TOKEN,
-            settings=AgentSettings(),
+            settings=AgentSettings(scores=True),
             forget=partial(forget_here, store=store),
         )
         with agent(app) as client:

@@ -197,10 +197,10 @@ def test_the_agent_verifies_and_forgets(agent: httpx.Client, bundle: Bundle, sto
     assert agent.get("/healthz").json() == {"status": "ok", "model_version": bundle.version, "modality": "numbers"}
     answer = agent.post("/v1/verify", json=asked()).json()
     assert answer["accepted"] is True
-    assert answer["score"] == pytest.approx(1.0)
     assert answer["model_version"] == bundle.version
-    assert set(answer["threshold"]) == {"score", "fmr", "trials", "interval", "scale"}
-    assert (answer["threshold"]["scale"], answer["llr"], answer["presentations"]) == ("cosine", None, [])
+    # Nothing that a template could be computed from, and no seconds.
+    assert set(answer) == {"accepted", "fmr", "score", "llr", "threshold", "model_version", "quality", "presentations"}
+    assert (answer["score"], answer["llr"], answer["threshold"]) == (None, None, None)
     assert agent.post("/v1/verify", json=asked(sample=b"0 1 0")).json()["accepted"] is False
     assert problem(agent.post("/v1/verify", json=asked(fmr=0.1))) == (422, "laxer-rate")
     assert agent.post("/v1/verify", json=asked(fmr=0.003)).json()["accepted"]
@@ -211,6 +211,21 @@ def test_the_agent_verifies_and_forgets(agent: httpx.Client, bundle: Bundle, sto
     assert agent.delete("/v1/users/ana").status_code == 204
     assert problem(agent.post("/v1/verify", json=asked())) == (404, "unknown-user")
     assert problem(agent.delete("/v1/users/ana")) == (404, "unknown-user")
+
+
+def test_an_agent_that_is_told_to_tells_scores_and_counts_every_answer(store: EncryptedStore, bundle: Bundle) -> None:
+    enrol(store, bundle)
+    runtime = Runtime(store, bundle)
+    app = create_app(
+        runtime, token=TOKEN, settings=AgentSettings(scores=True), forget=partial(forget_here, store=store)
+    )
+    with serving(app) as client:
+        answer = client.post("/v1/verify", json=asked()).json()
+        assert answer["score"] == pytest.approx(1.0)
+        assert set(answer["threshold"]) == {"score", "fmr", "trials", "interval", "scale"}
+        assert (answer["threshold"]["scale"], answer["llr"], answer["presentations"]) == ("cosine", None, [])
+        statuses = [client.post("/v1/verify", json=asked()).status_code for _ in range(20)]
+    assert statuses == [200] * 19 + [429]
 
 
 def test_the_agent_answers_every_failure_with_a_problem_document(agent: httpx.Client) -> None:

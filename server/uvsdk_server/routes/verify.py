@@ -14,8 +14,10 @@ from uvsdk.modality import FacesRule
 from uvsdk.scoring import Decision, Presentation, QualityPolicy, Scale
 from uvsdk_server import problems
 from uvsdk_server.authentication import BearerFirst, Caller, Served
+from uvsdk_server.deployment import Deployment
 from uvsdk_server.problems import Problem
 from uvsdk_server.routes.devices import UserId
+from uvsdk_server.tokens import Bearer
 from uvsdk_server.verification import Probe
 
 router = APIRouter(tags=["verify"], route_class=BearerFirst)
@@ -24,7 +26,10 @@ _EXAMPLE_USER = "3f" * 32
 
 
 class VerifyRequest(BaseModel, extra="forbid"):
-    """Either ``embedding`` (unit norm) with the ``model_version`` it was made with, or ``sample`` in base64.
+    """Either ``sample`` in base64, or ``embedding`` (unit norm) with the ``model_version`` it was made with.
+
+    An embedding was looked at by nobody: neither its quality nor whether it is live. So it needs a token with the scope
+    ``embeddings`` and a server whose settings take some.
 
     ``quality`` and ``faces`` may only be stricter than the server's settings: ``off`` < ``standard`` < ``strict``, and
     ``largest`` < ``single`` < ``only``.
@@ -44,7 +49,7 @@ class VerifyRequest(BaseModel, extra="forbid"):
     embedding: Annotated[list[float], Field(min_length=1, max_length=8192)] | None = None
     model_version: Annotated[str, Field(max_length=64)] | None = None
     sample: Annotated[str, Field(description="a recording or picture, the file's bytes in base64")] | None = None
-    fmr: Annotated[float, Field(gt=0, lt=1, description="false match rate in place of the server's")] | None = None
+    fmr: Annotated[float, Field(gt=0, lt=1, description="false match rate, at most the one in force")] | None = None
     quality: Annotated[QualityPolicy, Field(description="what the sample must reach before it is matched")] | None = (
         None
     )
@@ -90,18 +95,23 @@ class QualityAnswer(BaseModel):
 
 
 class PresentationAnswer(BaseModel):
-    """What one presentation attack detector says of the sample: ``bona_fide`` where ``score`` reaches ``threshold``."""
+    """What one presentation attack detector says of the sample: ``bona_fide`` where ``score`` reaches ``threshold``.
+
+    By how much and why is told with the scope ``scores`` only: it would teach an attacker to pass.
+    """
 
     detector: str
     bona_fide: bool
-    score: float
-    threshold: float
-    reasons: tuple[str, ...]
-    measured: dict[str, float]
+    score: float | None = None
+    threshold: float | None = None
+    reasons: tuple[str, ...] = ()
+    measured: dict[str, float] = {}
 
     @classmethod
-    def of(cls, item: Presentation) -> PresentationAnswer:
+    def of(cls, item: Presentation, *, told: bool) -> PresentationAnswer:
         """As it is answered."""
+        if not told:
+            return cls(detector=item.detector, bona_fide=item.bona_fide)
         return cls(
             detector=item.detector,
             bona_fide=item.bona_fide,
@@ -113,10 +123,12 @@ class PresentationAnswer(BaseModel):
 
 
 class VerifyAnswer(BaseModel):
-    """The decision and its evidence.
+    """The decision, and to a token with the scope ``scores`` its evidence.
 
-    ``score`` is a cosine similarity. ``llr`` is the natural logarithm of P(score | same person) / P(score | another
-    person) under the measured conditions, ``null`` where the model is not calibrated for it. ``presentations`` is
+    ``fmr`` is the false match rate that was aimed for. ``score`` is a cosine similarity. ``llr`` is the natural
+    logarithm of P(score | same person) / P(score | another person) under the measured conditions, ``null`` where the
+    model is not calibrated for it. Without the scope ``scores`` these two and ``threshold`` are ``null``: as many
+    scores as the embedding has dimensions are the template. ``quality`` is of the sample alone. ``presentations`` is
     empty where no detector looked at the sample; one that sees an attack keeps the probe from being accepted.
     """
 
@@ -126,13 +138,14 @@ class VerifyAnswer(BaseModel):
             "examples": [
                 {
                     "accepted": True,
+                    "fmr": 0.0002,
                     "score": 0.83,
                     "llr": 7.2,
                     "threshold": {
-                        "score": 4.6,
-                        "fmr": 0.01,
-                        "trials": 20_000,
-                        "interval": [0.0087, 0.0115],
+                        "score": 6.1,
+                        "fmr": 0.0002,
+                        "trials": 40_860,
+                        "interval": [0.000085, 0.00039],
                         "scale": "llr",
                     },
                     "model_version": "9c" * 32,
@@ -147,22 +160,26 @@ class VerifyAnswer(BaseModel):
     )
 
     accepted: bool
-    score: float
+    fmr: float
+    score: float | None
     llr: float | None
-    threshold: ThresholdAnswer
+    threshold: ThresholdAnswer | None
     model_version: str
     quality: QualityAnswer
     presentations: tuple[PresentationAnswer, ...]
 
     @classmethod
-    def of(cls, decision: Decision) -> VerifyAnswer:
-        """As it is answered."""
+    def of(cls, decision: Decision, *, told: bool) -> VerifyAnswer:
+        """As it is answered; ``told``: with its evidence."""
         threshold = decision.threshold
         return cls(
             accepted=decision.accepted,
-            score=decision.score,
-            llr=decision.llr,
-            threshold=ThresholdAnswer(
+            fmr=threshold.fmr,
+            score=decision.score if told else None,
+            llr=decision.llr if told else None,
+            threshold=None
+            if not told
+            else ThresholdAnswer(
                 score=threshold.score,
                 fmr=threshold.fmr,
                 trials=threshold.trials,
@@ -171,7 +188,7 @@ class VerifyAnswer(BaseModel):
             ),
             model_version=decision.model_version,
             quality=QualityAnswer(measured=decision.quality.measured, advice=decision.quality.advice),
-            presentations=tuple(PresentationAnswer.of(item) for item in decision.presentations),
+            presentations=tuple(PresentationAnswer.of(item, told=told) for item in decision.presentations),
         )
 
 
@@ -179,10 +196,22 @@ class VerifyAnswer(BaseModel):
 async def post_verify(served: Served, caller: Caller, body: VerifyRequest) -> VerifyAnswer:
     """Compare a probe with the template that the user's device left here.
 
-    Answered 403 ``edge-only`` where the algorithm lets no template leave the device; 429 ``too-many-attempts`` with
-    ``Retry-After`` after failed attempts in a row, for this person or by this token, without looking at the probe; 423
-    ``disabled`` after more of them, until the operator resets it. A sample that cannot be used is 422 (``no-speech``,
-    ``no-face``, ``low-quality`` with what was ``measured``, ...) and not a rejection.
+    Answered 403 ``edge-only`` where the algorithm lets no template leave the device, 403 ``embeddings-off`` where the
+    server takes no embeddings; 422 ``laxer-rate`` for an ``fmr`` above the one in force; 429 ``too-many-attempts`` with
+    ``Retry-After`` after failed attempts, for this person by this token or by this token at all, without looking at the
+    probe; 423 ``disabled`` after more of them in a row, until the operator resets it. A sample that cannot be used is
+    422 (``no-speech``, ``no-face``, ``low-quality`` with what was ``measured``, ...) and not a rejection.
     """
     served.training.check_verifies()
-    return VerifyAnswer.of(await served.verifier.verify(body.user, body.probe(), body.fmr, caller=caller.token_id))
+    if body.embedding is not None:
+        _check_embeddings(served, caller)
+    told = "scores" in caller.scopes
+    decision = await served.verifier.verify(body.user, body.probe(), body.fmr, caller=caller.token_id, told=told)
+    return VerifyAnswer.of(decision, told=told)
+
+
+def _check_embeddings(served: Deployment, caller: Bearer) -> None:
+    if not served.settings.embedding_probes:
+        raise Problem(403, "embeddings-off", "this server takes no embeddings as probes; send the sample")
+    if "embeddings" not in caller.scopes:
+        raise Problem(403, "forbidden", "an embedding as a probe needs a token of scope embeddings; send the sample")

@@ -68,7 +68,8 @@ def measure(
             answers.append(device.leave_template(probe))
             assert all(answer.is_success for answer in answers), [answer.text for answer in answers]
             _calibrate(server, bundle)
-            token = server.token("verify")
+            # Nobody is told a score, which would be counted; whoever is accepted every time waits for nothing.
+            token = server.token("verify", "embeddings")
             text = base64.b64encode(sample).decode()
             bodies: dict[str, dict[str, object]] = {"sample": {"user": device.user, "sample": text}}
             if embeddings:
