@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from uvsdk.cli import Command
 from uvsdk.enroll import enroll
 from uvsdk.enrolment.ageing import AgeingPolicy
-from uvsdk.errors import SettingsError, StoreLockedError
+from uvsdk.errors import SettingsError, StoreError, StoreLockedError
 from uvsdk.identify import DEFAULT_FPIR
 from uvsdk.privacy.bundle_signing import read_public_key
 from uvsdk_device.ageing import revert_template
@@ -60,7 +60,7 @@ def _enroll_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _enroll(arguments: argparse.Namespace) -> int:
-    store = _open_store(arguments)
+    store = _open_store(arguments, create=True)
     enrolment = enroll(
         arguments.user,
         arguments.files,
@@ -402,7 +402,9 @@ def _capture(arguments: argparse.Namespace) -> Capture:
 
 
 def _store_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--store", required=True, help="folder of the encrypted store; made where it is absent")
+    parser.add_argument(
+        "--store", required=True, help="folder of the encrypted store; enroll makes it where it is absent"
+    )
     parser.add_argument(
         "--passphrase-file",
         help=f"file whose first line is the store's passphrase; else {PASSPHRASE_VARIABLE}, else a prompt",
@@ -432,8 +434,10 @@ def _federation(arguments: argparse.Namespace) -> Federation:
     )
 
 
-def _open_store(arguments: argparse.Namespace) -> EncryptedStore:
-    return EncryptedStore.open(arguments.store, passphrase=_passphrase(arguments))
+def _open_store(arguments: argparse.Namespace, *, create: bool = False) -> EncryptedStore:
+    if not create and not (Path(arguments.store) / "store.json").exists():  # before anybody is asked for a passphrase
+        raise StoreError(f"there is no store in {arguments.store}; name the right folder, or enrol first")
+    return EncryptedStore.open(arguments.store, passphrase=_passphrase(arguments), create=create)
 
 
 def _passphrase(arguments: argparse.Namespace) -> str | None:

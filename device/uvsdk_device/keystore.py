@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from uvsdk.arrays import Array
-from uvsdk.errors import StoreError, UnknownUserError, UvsdkError, WireError
+from uvsdk.errors import StoreError, StoreFullError, UnknownUserError, UvsdkError, WireError
 from uvsdk.federation.codec import pack, unpack
 from uvsdk.forking import in_child
 from uvsdk.privacy.identifiers import canonical_user_id
@@ -60,6 +60,8 @@ ATTEMPTS = "attempts"
 AGEING = "ageing"
 """Record of the later versions of a user's template (:mod:`uvsdk_device.ageing`); void with another enrolment."""
 _ENROLMENT = "enrolment"
+_STORE = "store"
+_TRIED = 8
 _OURS = ("lock", "store.json", "users", "shared", "models", "agent-token")
 _TRASH = ".trash-"
 
@@ -100,7 +102,12 @@ class EncryptedStore:
 
     @classmethod
     def open(
-        cls, folder: str | os.PathLike[str], *, passphrase: str | None = None, cost: ScryptCost | None = None
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        passphrase: str | None = None,
+        cost: ScryptCost | None = None,
+        create: bool = True,
     ) -> EncryptedStore:
         """Open the store in ``folder``, or make one there if the folder is absent or empty.
 
@@ -108,13 +115,17 @@ class EncryptedStore:
             folder: made with mode 0700.
             passphrase: protects the store; ``None`` leaves that to the operating system's keyring.
             cost: scrypt's cost of a new store.
+            create: whether to make one where there is none; otherwise a wrong folder is left as it is.
 
         Raises:
             StoreLockedError: wrong passphrase; no keyring, or no key in it.
             StoreFullError: no space for a new store.
-            StoreError: the folder holds something else, or a damaged store.
+            StoreError: the folder holds something else, a damaged store, or another store's ``store.json``; or there
+                is none and none is to be made.
         """
         path = Path(folder)
+        if not create and not (path / "store.json").exists():
+            raise StoreError(f"there is no store in {path}; name the folder that was enrolled in, or enrol first")
         with disk_errors():
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             foreign = [item.name for item in path.iterdir() if not _is_ours(item.name)]
@@ -125,14 +136,18 @@ class EncryptedStore:
         with lock:
             key_file = path / "store.json"
             if key_file.exists():
-                data_key = unwrap(WrappedKey.from_json(key_file.read_bytes()), passphrase=passphrase)
+                wrapped = WrappedKey.from_json(key_file.read_bytes())
+                data_key = unwrap(wrapped, passphrase=passphrase)
             else:
                 if any((path / name).exists() for name in ("users", "shared")):
                     raise StoreError(f"{path} has records and no store.json, so no key; restore that file")
                 data_key = new_data_key()
-                write_durably(key_file, [wrap(data_key, passphrase=passphrase, cost=cost).to_json()])
+                wrapped = wrap(data_key, passphrase=passphrase, cost=cost)
+                write_durably(key_file, [wrapped.to_json()])
             store = cls(path, data_key, lock)
+            store._check_own(wrapped.store)
             store._prepare()
+            store._note_own(wrapped.store)
         return store
 
     def change_passphrase(self, passphrase: str | None, *, cost: ScryptCost | None = None) -> None:
@@ -334,6 +349,37 @@ class EncryptedStore:
     def lock(self) -> FolderLock:
         """The lock that writers hold, for steps that read and then write: ``with store.lock(): ...``."""
         return self._lock
+
+    def _check_own(self, name: str) -> None:
+        """Raise :class:`StoreError` where ``store.json`` is another store's, before anything is written with its key.
+
+        Its name is kept under its key. One damaged record is no proof: as long as anybody's enrolment opens, it fits.
+        """
+        try:
+            (known,) = self.get(_STORE)
+            if known == name.encode():
+                return
+            noted = True
+        except KeyError:  # new, or made by an earlier version
+            noted = False
+        except StoreError:
+            noted = True
+        enrolments = [item for item in (self._folder / "users").glob(f"*/{_ENROLMENT}") if item.parent.name[:1] != "."]
+        for enrolment in enrolments[:_TRIED]:
+            with contextlib.suppress(StoreError):
+                self._user_in(enrolment.parent)
+                return
+        if noted or len(enrolments) > 1:
+            raise StoreError(
+                f"store.json in {self._folder} is another store's: its key opens nothing of what lies there; restore "
+                "the right one from a backup. Nothing was changed"
+            )
+
+    def _note_own(self, name: str) -> None:
+        """Keep the store's name under its key, so that another ``store.json`` is known for what it is."""
+        if not self.size(_STORE):
+            with contextlib.suppress(StoreFullError):  # a full disk keeps nobody from verifying
+                self.put(_STORE, [name.encode()])
 
     def _prepare(self) -> None:
         """Make the folders and clear what a killed writer left; the lock is held, so a leftover is stale."""

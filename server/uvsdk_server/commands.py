@@ -45,6 +45,7 @@ OPERATOR_TOKEN = "operator-token"  # noqa: S105 - the name of a file
 """File in the data folder that holds the operator's token of the first start."""
 
 _GRACE_S = 20
+_MOST = 1 << 31
 
 
 class Server(uvicorn.Server):
@@ -338,8 +339,8 @@ def _configure_rounds(parser: argparse.ArgumentParser) -> None:
 
 
 def _rounds(arguments: argparse.Namespace) -> int:
-    if arguments.limit < 1:
-        raise SettingsError(f"--limit is {arguments.limit}; list at least one round")
+    if not 1 <= arguments.limit < _MOST or not 1 <= (arguments.before or 1) < _MOST:
+        raise SettingsError(f"--limit and --before are numbers from 1 to {_MOST - 1}")
 
     async def listed(connection: AsyncConnection) -> list[tuple[str, ...]]:
         return [
@@ -386,8 +387,8 @@ def _lockouts(arguments: argparse.Namespace) -> int:
         if not _in_database(arguments.data, reset):
             raise SettingsError(f"no failures are counted for that {arguments.whose}; see `uvsdk lockouts list`")
         return 0
-    if arguments.limit < 1:
-        raise SettingsError(f"--limit is {arguments.limit}; list at least one")
+    if not 1 <= arguments.limit < _MOST:
+        raise SettingsError(f"--limit is a number from 1 to {_MOST - 1}")
     policies, now = _settings(data=arguments.data).retry_policies(), time.time()
 
     async def listed(connection: AsyncConnection) -> list[tuple[str, ...]]:

@@ -180,7 +180,7 @@ def _check_enrolment(max_uses: int | None, user: str | None, *, unbound: bool) -
         raise SettingsError("a hashed user id is 64 hexadecimal digits in lower case")
     if unbound and max_uses is None:
         raise SettingsError("say how many devices may register with a token that is for anybody (uses)")
-    if max_uses is not None and max_uses < 1:
+    if max_uses is not None and not 1 <= max_uses < 1 << 31:
         raise SettingsError("an enrolment token has at least 1 use")
     return 1 if max_uses is None else max_uses
 

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from tests.integration import harness
 from tests.integration.harness import CONFIG, P, RunningServer, SyntheticDevice, kind
 from uvsdk.errors import WireError
-from uvsdk.federation.codec import pack
-from uvsdk.federation.messages import Admission, TemplateUpload
+from uvsdk.federation.codec import pack, unpack
+from uvsdk.federation.messages import Admission, Numbered, TemplateUpload
 from uvsdk.template import Template
 from uvsdk_server import Settings
 
@@ -168,8 +168,16 @@ def test_every_number_and_text_of_every_sealed_message(server: RunningServer, de
                     tried += 1
     assert tried > 80
     answer = device.admit(samples=10**30)
-    assert (answer.status_code, kind(answer)) == (400, "malformed")
+    assert (answer.status_code, kind(answer)) == (422, "invalid-update")
     assert server.ask("GET", "/readyz").status_code == 200
+
+
+def test_a_number_beyond_64_bits_is_not_read() -> None:
+    body = pack(Numbered(7, np.frombuffer(b"x", np.uint8)))
+    for value in (2**63, -(2**63) - 1, HUGE):
+        text = body[8:-1].replace(b"7", str(value).encode())
+        with pytest.raises(WireError):
+            unpack(Numbered, body[:4] + len(text).to_bytes(4, "little") + text + body[-1:])
 
 
 def test_a_token_that_no_database_takes(server: RunningServer) -> None:

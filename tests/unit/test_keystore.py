@@ -393,3 +393,31 @@ def test_a_kill_within_a_deletion_leaves_all_or_nothing(tmp_path: Path) -> None:
     store = open_store(tmp_path / "s")
     assert store.users() == ()
     assert list((tmp_path / "s" / "users").iterdir()) == []
+
+
+def test_another_stores_key_file_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        open_store(tmp_path / name).save_enrolment("ana", template(), FEATURES)
+    (tmp_path / "one" / "store.json").write_bytes((tmp_path / "two" / "store.json").read_bytes())
+    before = {path: path.read_bytes() for path in (tmp_path / "one").rglob("*") if path.is_file()}
+    with pytest.raises(StoreError, match="another store's"):
+        open_store(tmp_path / "one")
+    assert {path: path.read_bytes() for path in (tmp_path / "one").rglob("*") if path.is_file()} == before
+
+
+def test_a_damaged_note_of_the_stores_name_locks_nobody_out(tmp_path: Path) -> None:
+    open_store(tmp_path / "s").save_enrolment("ana", template(), FEATURES)
+    (tmp_path / "s" / "shared" / "store").write_bytes(b"damaged")
+    assert open_store(tmp_path / "s").users() == ("ana",)
+    (tmp_path / "s" / "shared" / "store").unlink()  # as an earlier version left it
+    assert open_store(tmp_path / "s").users() == ("ana",)
+    assert (tmp_path / "s" / "shared" / "store").exists()
+
+
+def test_a_store_that_is_not_there_is_made_only_where_that_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "typo", tmp_path / "empty"):
+        with pytest.raises(StoreError, match="there is no store"):
+            EncryptedStore.open(folder, passphrase="correct horse", create=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+    assert list((tmp_path / "empty").iterdir()) == []

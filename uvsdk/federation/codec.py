@@ -26,7 +26,6 @@ from uvsdk.errors import WireError
 _MAGIC = b"UVM1"
 # A class matrix of a million users names them all in its header; what a device sends is bounded by its transport.
 _HEADER_LIMIT = 1 << 27
-_INTEGERS = 1 << 63
 _DTYPES = {"<f4": np.float32, "<f8": np.float64, "<i8": np.int64, "<i4": np.int32, "|u1": np.uint8}
 
 
@@ -184,7 +183,7 @@ def _restore(entry: dict[str, Any], reader: _Reader, declared: _Declared) -> Any
         raise WireError(f"expected {declared.text}, got an entry of {sorted(entry)}")
     value = entry["value"]
     if not all(map(_is_kept, value if isinstance(value, list) else [value])):
-        raise WireError(f"expected {declared.text}, got a number or a text that nothing can keep")
+        raise WireError(f"expected {declared.text}, got a text that nothing can keep")
     if isinstance(value, list) and any(all(type(item) is kind for item in value) for kind in declared.listed):
         return tuple(value)
     if type(value) in declared.plain and math.isfinite(value if type(value) is float else 0.0):  # 1e999 is no number
@@ -195,12 +194,8 @@ def _restore(entry: dict[str, Any], reader: _Reader, declared: _Declared) -> Any
 
 
 def _is_kept(value: Any) -> bool:
-    """Whether a value fits what takes it later: integers a database's 64 bits, text valid Unicode without NUL."""
-    if type(value) is int:
-        return -_INTEGERS <= value < _INTEGERS
-    if type(value) is str:
-        return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
-    return True
+    """Whether a text fits what takes it later: valid Unicode without NUL. The bounds of numbers are their fields'."""
+    return type(value) is not str or not ("\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value))
 
 
 def _take(entry: dict[str, Any], reader: _Reader, dtypes: frozenset[str]) -> Array:

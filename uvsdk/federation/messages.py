@@ -238,6 +238,10 @@ class Numbered:
     number: int
     body: UInt8
 
+    def __post_init__(self) -> None:
+        if not -(1 << 63) <= self.number < 1 << 63:  # as databases keep it
+            raise WireError("a message's number has at most 64 bits")
+
 
 @dataclass(frozen=True, slots=True)
 class UpdateHead:
