@@ -76,7 +76,7 @@ def listener(host: str, port: int) -> socket.socket:
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+            host.strip("[]"), port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
         )[0]
         # The protocol is named because asyncio turns Nagle's algorithm off only then (5 ms an answer, not 48).
         bound = socket.socket(family, kind, socket.IPPROTO_TCP)

@@ -13,7 +13,6 @@ import base64
 import contextlib
 import hmac
 import ipaddress
-import json
 import logging
 import os
 import secrets
@@ -31,7 +30,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from uvsdk import network
+from uvsdk import network, strict_json
 from uvsdk.errors import SettingsError, UvsdkError, WireError
 from uvsdk.modality.sample import FACES_RULES, QUALITY_POLICIES, Capture, FacesRule
 from uvsdk.presentation.carried import carried
@@ -226,10 +225,7 @@ _FIELDS = frozenset(item.name for item in fields(_VerifyRequest))
 
 
 def _read_request(body: bytes) -> _VerifyRequest:
-    try:
-        values = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise WireError("the body is not JSON; send {user, sample: base64}") from error
+    values = strict_json.loads(body)
     if not isinstance(values, dict) or not {"user", "sample"} <= set(values) <= _FIELDS:
         raise WireError("expected an object of user, sample (base64) and, if wanted, fmr, quality and faces")
     user, sample, fmr = values["user"], values["sample"], values.get("fmr")

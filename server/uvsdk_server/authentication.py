@@ -11,13 +11,13 @@ from typing import Annotated, Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from fastapi import Depends, Request
-from fastapi.routing import APIRoute
 from sqlalchemy import select
 from starlette.responses import Response
 
 from uvsdk.errors import SealError
 from uvsdk.privacy.request_signing import Claim, Requested, claim_of, verify_request
 from uvsdk_server import tokens
+from uvsdk_server.bodies import StrictRoute
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.people import Device, check_active, check_known, check_trains
 from uvsdk_server.problems import Problem
@@ -192,7 +192,7 @@ async def _require(request: Request, scopes: tuple[str, ...]) -> tokens.Bearer:
     return shown
 
 
-class BearerFirst(APIRoute):
+class BearerFirst(StrictRoute):
     """A route whose caller shows a valid token before anything of a body is read.
 
     FastAPI reads and parses the body before it asks the dependencies; whoever may not call need not have that done.

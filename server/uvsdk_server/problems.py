@@ -5,7 +5,6 @@ Handlers raise :class:`Problem`, or let an error of :mod:`uvsdk.errors` pass; no
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -170,6 +169,8 @@ def install(app: FastAPI, log: Log) -> None:
         if error.status_code in _BODY:
             close = {"Connection": "close"}  # the rest of the body was not read
             return Problem(error.status_code, _BODY[error.status_code], str(error.detail), close).response()
+        if error.status_code == 400:
+            return Problem(400, "malformed", str(error.detail), error.headers).response()
         kind = _kebab(re.sub(r"\W+", "", HTTPStatus(error.status_code).phrase.title()))
         return Problem(error.status_code, kind, str(error.detail), error.headers).response()
 
@@ -220,14 +221,3 @@ class Fence:
 def _kebab(name: str) -> str:
     """``NoSpeechError`` -> ``no-speech``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name.removesuffix("Error")).lower()
-
-
-def json_object(body: bytes) -> dict[str, object]:
-    """Read a JSON object. Raises :class:`Problem` 400 for anything else."""
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise Problem(400, "malformed", "the body is not JSON") from error
-    if not isinstance(value, dict):
-        raise Problem(400, "malformed", "the body is not a JSON object")
-    return value

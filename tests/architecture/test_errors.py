@@ -78,7 +78,7 @@ def kinds() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     samples = of_samples()
     for status, kind, _ in _REFUSALS.values():
         server.setdefault(kind, set()).add(str(status))
-    server |= samples | _BY_THE_FRAMEWORK | {"bad-request": {"400"}}
+    server |= samples | _BY_THE_FRAMEWORK
     agent |= samples | _BY_THE_FRAMEWORK | {"unauthorized": {"401"}, "too-large": {"413"}, "internal": {"500"}}
     return server, agent
 

@@ -28,12 +28,13 @@ from uvsdk_server.authentication import (
     speaks_for,
     verify_signature,
 )
+from uvsdk_server.bodies import StrictRoute
 from uvsdk_server.people import Registration, check_active
 from uvsdk_server.problems import Problem
 from uvsdk_server.store.ledger import AnyRow
 from uvsdk_server.store.roster import State
 
-router = APIRouter(tags=["devices"])
+router = APIRouter(tags=["devices"], route_class=StrictRoute)
 
 NEW_DEVICE = "new"
 

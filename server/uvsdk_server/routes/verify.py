@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Annotated
 
 import numpy as np
@@ -62,7 +61,7 @@ class VerifyRequest(BaseModel, extra="forbid"):
         if self.sample is not None:
             try:
                 sample = base64.b64decode(self.sample, validate=True)
-            except binascii.Error as error:
+            except ValueError as error:  # letters beyond ASCII are no binascii.Error
                 raise Problem(400, "malformed", "the sample is not base64") from error
             return Probe(sample=sample, quality=self.quality, faces=self.faces)
         if self.model_version is None:
