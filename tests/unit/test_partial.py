@@ -409,7 +409,7 @@ def test_a_trainer_needs_no_weights_of_frozen_layers(
 
 @pytest.mark.parametrize("batching", ["loop", "stacked", "large"])
 def test_a_simulation_trains_as_devices_do(batching: str, bundle: Bundle, pages: dict[str, tuple[Array, ...]]) -> None:
-    settings = config(local_steps=1, rounds=2, seed=3, min_clients=3)
+    settings = config(local_steps=1, clipping="off", rounds=2, seed=3, min_clients=3)
     backbone = partial("digits-cnn", "head")
     run = Simulation(settings, backbone.rest, Frozen.of(pages, bundle), Engine(batching))
     run.run()
