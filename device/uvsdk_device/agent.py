@@ -1,10 +1,10 @@
 """A REST endpoint on this machine that verifies at the edge: templates and probes stay here.
 
-``POST /v1/verify`` and ``DELETE /v1/users/{user}`` need ``Authorization: Bearer TOKEN``, ``GET /healthz`` does
-not. Errors are problem documents of the server's kinds. Failed attempts are counted (:mod:`uvsdk.attempts`): 429 with
-``Retry-After`` means wait, 423 that verification is disabled for this person or device until it is reset. An agent
-that is told of no server refuses to delete a user whom a server may know (409 ``still-registered``): the keys that
-could ask for the deletion there would be gone.
+``POST /v1/verify`` (JSON, or a multipart form whose ``sample`` is a file) and ``DELETE /v1/users/{user}`` need
+``Authorization: Bearer TOKEN``, ``GET /healthz`` does not. Errors are problem documents of the server's kinds. Failed
+attempts are counted (:mod:`uvsdk.attempts`): 429 with ``Retry-After`` means wait, 423 that verification is disabled
+for this person or device until it is reset. An agent that is told of no server refuses to delete a user whom a server
+may know (409 ``still-registered``): the keys that could ask for the deletion there would be gone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import ipaddress
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypeVar
@@ -30,7 +30,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from uvsdk import network, strict_json
+from uvsdk import forms, network, strict_json
 from uvsdk.errors import SettingsError, UvsdkError, WireError
 from uvsdk.modality.sample import FACES_RULES, QUALITY_POLICIES, Capture, FacesRule
 from uvsdk.presentation.carried import carried
@@ -160,7 +160,11 @@ class _Handlers:
 
     async def verify(self, request: Request) -> Response:
         self._authorise(request)
-        asked = _read_request(await self._body(request))
+        body = self._pieces(request)
+        if forms.is_form(request.headers):
+            asked = _asked(_typed(await forms.read(request.headers, body)))
+        else:
+            asked = _asked(strict_json.loads(b"".join([piece async for piece in body])))
         capture = self._settings.capture.narrowed(quality=asked.quality, faces=asked.faces)
 
         def work() -> Decision:
@@ -191,18 +195,19 @@ class _Handlers:
             headers = {"WWW-Authenticate": "Bearer"}
             raise HTTPException(401, "this needs Authorization: Bearer TOKEN, the content of agent-token", headers)
 
-    async def _body(self, request: Request) -> bytes:
+    async def _pieces(self, request: Request) -> AsyncIterator[bytes]:
+        """The body as it comes, refused where it exceeds the limit."""
         limit = self._settings.body_limit_bytes
         refusal = HTTPException(413, f"a body may have {limit} bytes; send a shorter sample", {"Connection": "close"})
         declared = request.headers.get("content-length", "0")
         if declared.isdecimal() and int(declared) > limit:
             raise refusal
-        body = bytearray()
+        seen = 0
         async for piece in request.stream():
-            body += piece
-            if len(body) > limit:
+            seen += len(piece)
+            if seen > limit:
                 raise refusal
-        return bytes(body)
+            yield piece
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
         if self._limiter is None:  # it belongs to an event loop, so it is made inside one
@@ -224,8 +229,17 @@ class _VerifyRequest:
 _FIELDS = frozenset(item.name for item in fields(_VerifyRequest))
 
 
-def _read_request(body: bytes) -> _VerifyRequest:
-    values = strict_json.loads(body)
+def _typed(form: Mapping[str, str | bytes]) -> dict[str, object]:
+    """A form as the JSON it stands for: its file in base64, ``fmr`` a number where it is one."""
+    values: dict[str, object] = {
+        name: base64.b64encode(value).decode() if isinstance(value, bytes) else value for name, value in form.items()
+    }
+    with contextlib.suppress(ValueError):
+        values |= {name: float(str(values[name])) for name in {"fmr"} & set(values)}
+    return values
+
+
+def _asked(values: object) -> _VerifyRequest:
     if not isinstance(values, dict) or not {"user", "sample"} <= set(values) <= _FIELDS:
         raise WireError("expected an object of user, sample (base64) and, if wanted, fmr, quality and faces")
     user, sample, fmr = values["user"], values["sample"], values.get("fmr")

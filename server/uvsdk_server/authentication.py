@@ -17,7 +17,7 @@ from starlette.responses import Response
 from uvsdk.errors import SealError
 from uvsdk.privacy.request_signing import Claim, Requested, claim_of, verify_request
 from uvsdk_server import tokens
-from uvsdk_server.bodies import StrictRoute
+from uvsdk_server.bodies import StrictRoute, form_as_json
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.people import Device, check_active, check_known, check_trains
 from uvsdk_server.problems import Problem
@@ -204,7 +204,7 @@ class BearerFirst(StrictRoute):
 
         async def shown(request: Request) -> Response:
             await verifier(request)
-            return await handler(request)
+            return await handler(await form_as_json(request))
 
         return shown
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -9,8 +11,9 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Message
 
-from uvsdk import strict_json
+from uvsdk import forms, strict_json
 from uvsdk.errors import WireError
 
 
@@ -38,4 +41,30 @@ class StrictRoute(APIRoute):
         return strict
 
 
-__all__ = ["StrictRequest", "StrictRoute"]
+async def form_as_json(request: Request) -> Request:
+    """The request, a multipart form in place of its JSON where it came as one: a file becomes base64.
+
+    Raises:
+        WireError: see :func:`uvsdk.forms.read`.
+    """
+    if not forms.is_form(request.headers):
+        return request
+    found = await forms.read(request.headers, request.stream())
+    listed = {
+        name: base64.b64encode(value).decode() if isinstance(value, bytes) else value for name, value in found.items()
+    }
+    body = json.dumps(listed).encode()
+    headers = [(name, value) for name, value in request.scope["headers"] if name != b"content-type"]
+    sent = False
+
+    async def receive() -> Message:
+        nonlocal sent
+        if sent:
+            return await request.receive()
+        sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return Request({**request.scope, "headers": [*headers, (b"content-type", b"application/json")]}, receive)
+
+
+__all__ = ["StrictRequest", "StrictRoute", "form_as_json"]

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import http.client
 import importlib
+import io
 import json
+import os
 import pkgutil
+import re
+import shutil
+import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 from fastapi.routing import APIRoute
+from PIL import Image
 
-from tests.integration.harness import RunningServer, SyntheticDevice, eventually, kind, serving
-from tests.integration.numpy_devices import make_store, pages
-from uvsdk import enroll
+from tests.integration.harness import RunningServer, SyntheticDevice, devices_of, eventually, kind, serving
+from tests.integration.numpy_devices import make_store
+from uvsdk import enroll, inference
 from uvsdk.bundle import shipped
 from uvsdk.errors import UnknownUserError
 from uvsdk_device import agent
@@ -72,13 +81,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
+def picture(seed: int) -> bytes:
+    """A file of 2 MB: a sign, with a noise that nobody sees."""
+    noise = np.random.default_rng(seed).integers(0, 3, (1400, 1400), dtype=np.uint8)
+    page = np.full((1400, 1400), 250, np.uint8)
+    page[200:1200, 600:800] = page[200:400, 300:1100] = 5
+    file = io.BytesIO()
+    Image.fromarray(page + noise).save(file, "bmp")
+    return file.getvalue()
+
+
 @pytest.fixture(scope="module")
 def agent_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     import uvicorn
 
     folder = tmp_path_factory.mktemp("agent")
     store = make_store(folder, 0)
-    enroll("ada", pages(0), model=shipped(), store=store)
+    enroll("ada", [picture(seed) for seed in (1, 2, 3)], model=shipped(), store=store)
 
     def forget(user: str) -> None:
         raise UnknownUserError("nobody of that name is enrolled on this device")
@@ -147,6 +166,81 @@ def test_what_is_json_and_not_asked_for_is_refused(server: RunningServer, agent_
     with connected(agent_url) as connection:
         status, _ = send(connection, "POST", "/v1/verify", body, Authorization=f"Bearer {TOKEN}")
         assert status in (400, 404, 422)
+
+
+BLOCK = r"^```[^\n]*\n(.*?)^```"
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def form(*parts: tuple[str, str, bytes], boundary: str = "xyz") -> bytes:
+    """A form; a field's second part is the name of a file, empty for a plain field."""
+    body = b""
+    for name, file, value in parts:
+        shown = f'; filename="{file}"' if file else ""
+        body += (
+            f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{shown}\r\n\r\n'.encode() + value + b"\r\n"
+        )
+    return body + f"--{boundary}--\r\n".encode()
+
+
+ADA = ("user", "", b"ada")
+PROBE = ("sample", "a.png", b"no picture")
+FORMS = {
+    "two files": form(ADA, PROBE, ("more", "b", b"x")),
+    "a field twice": form(ADA, ADA, PROBE),
+    "a sample that is no file": form(ADA, ("sample", "", b"text")),
+    "a long field": form(("user", "", b"a" * 5000), PROBE),
+    "many fields": form(*((f"f{number}", "", b"") for number in range(20))),
+    "half": form(ADA, PROBE)[:-30],
+    "no form": b"{}",
+    "another boundary": form(ADA, PROBE, boundary="abc"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_what_is_no_form_is_malformed(server: RunningServer, agent_url: str, name: str) -> None:
+    for kind_of_form in (
+        "multipart/form-data; boundary=xyz",
+        "multipart/form-data",
+        "Multipart/Form-Data; charset=nope",
+    ):
+        for url, token in ((server.url, server.operator), (agent_url, TOKEN)):
+            with connected(url) as connection:
+                shown = {"Content_Type": kind_of_form, "Authorization": f"Bearer {token}"}
+                status, document = send(connection, "POST", "/v1/verify", FORMS[name], **shown)
+                assert status == 422 or document["type"] == "urn:uvsdk:problem:malformed", document
+                shown = {"Content_Type": kind_of_form, "Authorization": "Bearer wrong"}
+                assert send(connection, "POST", "/v1/verify", FORMS[name], **shown)[0] == 401
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_readmes_curl_decides_alike_on_server_and_agent(
+    server: RunningServer, agent_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of some MB, which no command line holds; nothing of it is written outside the process."""
+    block = next(text for text in re.findall(BLOCK, README.read_text(), re.DOTALL | re.MULTILINE) if "curl" in text)
+    (device,) = devices_of(server, 1)
+    bundle = shipped()
+    (tmp_path / "probe.wav").write_bytes(picture(0))
+    assert (tmp_path / "probe.wav").stat().st_size > 1 << 20
+    sample = (tmp_path / "probe.wav").read_bytes()
+    assert device.leave_template(inference.embed(sample, bundle).embedding).status_code == 204
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    decisions = []
+    for url, token, user in ((server.url, server.operator, device.user), (agent_url, TOKEN, "ada")):
+        script = block.replace("https://clinic.example", url)
+        environment = {**os.environ, "TOKEN": token, "HASHED_ID": user}
+        done = subprocess.run(
+            ["bash", "-ec", script], capture_output=True, text=True, timeout=60, cwd=tmp_path, env=environment
+        )
+        found = [json.loads(text) for text in re.findall(r"\{.*?\}(?=\{|$)", done.stdout)]
+        decisions.append(found)
+        assert len(found) == 2, done
+        assert found[0] == found[1]
+        assert found[0]["accepted"] is True, found[0]
+    assert list(temporary.iterdir()) == []
 
 
 def routes_of_server() -> list[APIRoute]:

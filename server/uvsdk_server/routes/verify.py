@@ -195,6 +195,8 @@ class VerifyAnswer(BaseModel):
 async def post_verify(served: Served, caller: Caller, body: VerifyRequest) -> VerifyAnswer:
     """Compare a probe with the template that the user's device left here.
 
+    The body may also be a multipart form of the same fields, where ``sample`` is a file.
+
     Answered 403 ``edge-only`` where the algorithm lets no template leave the device, 403 ``embeddings-off`` where the
     server takes no embeddings; 422 ``laxer-rate`` for an ``fmr`` above the one in force; 429 ``too-many-attempts`` with
     ``Retry-After`` after failed attempts, for this person by this token or by this token at all, without looking at the
