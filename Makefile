@@ -1,5 +1,6 @@
 # make demo [DATA=folder]   enrol real people, learn together, verify      make test   all tests
-# make check                everything CI runs: style, types, contracts, tests, wheel
+# make check                everything CI runs: style, types, contracts, tests, wheel, other Pythons
+# make compatibility        Python 3.11 to 3.13, newest and oldest dependencies, without torch
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
@@ -14,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test check style types contracts smoke format clean
+.PHONY: demo test check style types contracts smoke compatibility format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/run.py --output $(OUTPUT) $(if $(DATA),--data $(DATA)) $(DEMO_ARGUMENTS)
@@ -23,7 +24,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m uvsdk models fetch --all || echo 'tests that need these weights will be skipped'
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-check: style types contracts test smoke
+check: style types contracts test smoke compatibility
 
 style: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -37,6 +38,9 @@ contracts: $(VENV)/.dev
 
 smoke: $(VENV)/.dev
 	$(BIN)/python tests/smoke/wheel.py
+
+compatibility: $(VENV)/.dev
+	$(BIN)/python tests/compatibility/run.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -9,7 +9,6 @@ import importlib
 import inspect
 import multiprocessing
 import pickle
-import pkgutil
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ import uvsdk
 import uvsdk_device
 import uvsdk_server
 from tests import documented_errors
+from tests.extras import lacking
 from tests.raising import raise_it
 from uvsdk import MemoryStore, enroll, errors, identify, verify
 from uvsdk.bundle import Bundle, shipped
@@ -47,16 +47,26 @@ COPIES: dict[str, Callable[[Any], Any]] = {
     },
 }
 # Training, export and simulation need torch, and their parts never leave them but by the simulation's own backends.
-WITH_TORCH = ("uvsdk.backbones", "uvsdk.export", "uvsdk.graphs", "uvsdk.simulation", "uvsdk.training")
+WITH_TORCH = (
+    "uvsdk.backbones",
+    "uvsdk.export",
+    "uvsdk.federation.positive",
+    "uvsdk.federation.sampled_loss",
+    "uvsdk.graphs",
+    "uvsdk.simulation",
+    "uvsdk.training",
+)
 
 
 def modules() -> Iterator[types.ModuleType]:
     for package in (uvsdk, uvsdk_server, uvsdk_device):
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            apart = found.name.startswith(WITH_TORCH) or found.name.endswith((".client", ".__main__"))
-            torch_only = found.name in ("uvsdk.federation.positive", "uvsdk.federation.sampled_loss")
-            if not apart and not torch_only and ".migrations" not in found.name:
-                yield importlib.import_module(found.name)
+        root = Path(package.__path__[0])
+        for path in sorted(root.rglob("*.py")):
+            parts = path.relative_to(root.parent).with_suffix("").parts
+            name = ".".join(parts).removesuffix(".__init__")
+            apart = name.startswith(WITH_TORCH) or name.endswith((".client", ".__main__"))
+            if not apart and ".migrations" not in name and not lacking(path):
+                yield importlib.import_module(name)
 
 
 def classes() -> list[type]:

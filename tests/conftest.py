@@ -1,0 +1,29 @@
+"""Test files whose packages are not installed are skipped with the reason, where an extra brings those packages."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.extras import EXTRAS, lacking
+
+
+class Lacking(pytest.File):
+    """A test file that cannot be imported here."""
+
+    def collect(self) -> list[pytest.Item]:
+        packages = sorted(lacking(self.path))
+        extras = " and ".join(sorted({EXTRAS[package] for package in packages}))
+        pytest.skip(f"needs {', '.join(packages)} (extra {extras})", allow_module_level=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path, parent: pytest.Collector
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    collectors = yield
+    if collectors and file_path.suffix == ".py" and lacking(file_path):
+        return [Lacking.from_parent(parent, path=file_path)]
+    return collectors
