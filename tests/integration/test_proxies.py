@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.integration.harness import CONFIG, RunningServer, eventually, serving
-from tests.integration.numpy_devices import federation_of, make_store, pages
+from tests.integration.numpy_devices import federation_of, make_store, pages, token_of
 from uvsdk import enroll
 from uvsdk.bundle import shipped
 from uvsdk.errors import ServerUnreachableError
@@ -116,18 +116,19 @@ def proxied(
 
 
 def train(server: RunningServer, url: str, folder: Path) -> dict[int, tuple[RoundReport, ...]]:
-    """Every person enrols and takes part in one round, all at ``url``."""
-    token = server.token("enrol", uses=PEOPLE)
+    """Every person enrols, takes part in one round and hands over the template, all at ``url``."""
+    tokens = {person: token_of(server, f"person {person}") for person in range(PEOPLE)}
     reports: dict[int, tuple[RoundReport, ...]] = {}
 
     def take_part(person: int) -> None:
         store, federation = (
             make_store(folder, person),
-            replace(federation_of(server, token, backoff=Backoff(0.01, 0.02)), url=url),
+            replace(federation_of(server, tokens[person], backoff=Backoff(0.01, 0.02)), url=url),
         )
         result = enroll(f"person {person}", pages(person), model=shipped(), store=store, federation=federation)
         assert result.participation is not None
         assert result.participation.state in ("joined", "trained"), result.participation.detail
+        federation = replace(federation, server_verification=True)
         reports[person] = federation.participate(f"person {person}", store, max_rounds=1)
 
     threads = [threading.Thread(target=take_part, args=(person,)) for person in range(PEOPLE)]
@@ -214,6 +215,7 @@ def test_a_server_behind_a_prefix(tmp_path: Path, strips: bool) -> None:
         reports = train(server, f"http://127.0.0.1:{proxy.server_port}/clinic/uv/", tmp_path)
         assert {tuple(report.state for report in found) for found in reports.values()} == {("uploaded",)}
         eventually(lambda: server.rows("select state, accepted from rounds") == [("committed", PEOPLE)])
+        assert server.rows("select count(*) from users where template_sealed is not null") == [(PEOPLE,)]
         # Without the prefix as well, which is how an operator looks at it on the machine itself.
         assert server.ask("GET", "/readyz").status_code == 200
 
