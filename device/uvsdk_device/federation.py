@@ -95,6 +95,8 @@ class Federation:
         trainer: does the local steps; ``None`` looks for an installed one when it is needed.
         server_verification: also hand the sealed template to the server, once somebody has vouched for this device;
             ``EdgeOnlyError`` where none may leave.
+        fmr: false match rate of people who were enrolled with a model without calibration, once a round has given one
+            that has; ``None`` for the model's default. Whoever has a threshold keeps its rate.
         person_id: links the identities of one person (voice and face, two devices), so that training does not push
             them apart; hashed, and sent only where the algorithm can use it. Empty for no link.
         allow_plain_http: see :class:`~uvsdk_device.connection.Connection`.
@@ -115,6 +117,7 @@ class Federation:
     approve: str | None = None
     trainer: Trainer | None = field(default=None, repr=False)
     server_verification: bool = False
+    fmr: float | None = None
     person_id: str = field(default="", repr=False)
     allow_plain_http: bool = False
     rotate_after_s: float = 90 * 86_400.0
@@ -487,7 +490,9 @@ class Federation:
         trained = read_memory(store, user_id, session.member.deployment).get(TEMPLATE)
         if not is_current(template, bundle, trained=trained):
             old = template
-            template = store.update_template(user_id, lambda features: remade(old, features, bundle, trained=trained))
+            template = store.update_template(
+                user_id, lambda features: remade(old, features, bundle, trained=trained, fmr=self.fmr)
+            )
         if self.server_verification:
             with _unless_unconfirmed():
                 self._hand_over(session, template)

@@ -23,7 +23,14 @@ def embeddings(features: Sequence[Array], bundle: Bundle) -> Float32:
     return bundle.embeddings([reader.views(item, bundle.manifest.preprocessing) for item in features])
 
 
-def remade(old: Template, features: Sequence[Array], bundle: Bundle, *, trained: Array | None = None) -> Template:
+def remade(
+    old: Template,
+    features: Sequence[Array],
+    bundle: Bundle,
+    *,
+    trained: Array | None = None,
+    fmr: float | None = None,
+) -> Template:
     """The template of the same samples under another model, with a threshold for the same false match rate.
 
     It is the normalised mean of the samples' embeddings, or the vector that an algorithm trained this person towards
@@ -36,6 +43,8 @@ def remade(old: Template, features: Sequence[Array], bundle: Bundle, *, trained:
         features: what the store kept of the enrolment.
         bundle: the newer model; without calibration the template has no threshold, and is the mean.
         trained: float32 (d,), unit, what the algorithm left under :data:`uvsdk.federation.strategy.TEMPLATE`.
+        fmr: false match rate where ``old`` has no threshold, having been made by a model without calibration; ``None``
+            for the model's default.
 
     Raises:
         ModelMismatchError: the bundle is for another modality.
@@ -51,7 +60,8 @@ def remade(old: Template, features: Sequence[Array], bundle: Bundle, *, trained:
     if bundle.calibration is None:
         return Template(_mean(rows), bundle.version, old.modality, len(features), conditions=old.conditions)
     # A rate that nobody named is the model's default, and so the new model's now.
-    fmr = None if old.threshold is None or old.threshold.by_default else old.threshold.fmr
+    if old.threshold is not None:
+        fmr = None if old.threshold.by_default else old.threshold.fmr
     vector = None if trained is None else trained.astype(np.float32)
     if vector is not None:
         # A likelihood ratio is fitted on means of embeddings, which a trained vector is not.

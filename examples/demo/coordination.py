@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+from people import FMR
 
 from uvsdk import Bundle
 from uvsdk.federation.messages import TrainingConfig
@@ -51,6 +52,7 @@ class Coordination:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env={**os.environ, "UVSDK_SERVER_DEFAULT_FMR": str(FMR)},
             )
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(url, process, folder / "server.log", data / "operator-token")

@@ -30,6 +30,7 @@ from uvsdk.template import Template
 from uvsdk_device.agent import AgentSettings, agent_token, create_app
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import forget_here
+from uvsdk_device.reembedding import remade
 from uvsdk_device.runtime import Runtime
 from uvsdk_device.wrapping import ScryptCost
 
@@ -109,6 +110,22 @@ def test_a_rate_that_was_named_stays_with_a_newer_model_and_a_default_follows_it
     enroll("cleo", [b"0 0 1", b"0 0.1 1", b"0 -0.1 1"], model=older, store=store, fmr=0.003)
     with pytest.raises(ThresholdError, match="needs at least 1000"):
         runtime.rate("cleo")
+
+
+def test_a_deployments_rate_is_that_of_people_who_were_enrolled_without_one(identity_bundle: MakeBundle) -> None:
+    """A model without calibration gives no threshold, and so keeps no rate; whoever has one keeps it."""
+    bundle, features = identity_bundle(IMPOSTORS), [np.array([1, 0, 0], np.float32)]
+    bare = Template(np.array([1, 0, 0], np.float32), "older", "numbers", 1)
+    for fmr, expected in ((None, (0.003, True)), (0.01, (0.01, False))):
+        limit = remade(bare, features, bundle, fmr=fmr).threshold
+        assert limit is not None
+        assert (limit.fmr, limit.by_default) == expected
+    calibration = bundle.calibration
+    assert calibration is not None
+    named = replace(bare, threshold=calibration.threshold(0.02))
+    limit = remade(named, features, bundle, fmr=0.01).threshold
+    assert limit is not None
+    assert limit.fmr == 0.02
 
 
 def test_calibration_that_comes_later_gives_the_template_its_threshold(
