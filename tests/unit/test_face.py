@@ -172,7 +172,7 @@ def detection(width: float, left: float = 0, top: float = 0) -> detector.Detecti
 
 
 def test_which_face_is_meant() -> None:
-    picture = Image.new("RGB", (100, 80))
+    picture = (100, 80)
     with pytest.raises(NoFaceError, match="no face in a picture of 100 x 80"):
         choose([], picture, 32)
     with pytest.raises(NoFaceError, match="20 pixels wide, need 32"):
