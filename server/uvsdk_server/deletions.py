@@ -27,7 +27,7 @@ from uvsdk_server.keys import KeyRing
 from uvsdk_server.monitoring import Log
 from uvsdk_server.rounds import Rounds
 from uvsdk_server.shielding import to_its_end
-from uvsdk_server.store import ledger, removals
+from uvsdk_server.store import ledger, removals, traces
 from uvsdk_server.store.ledger import AnyRow
 from uvsdk_server.store.quarantine import Quarantine
 from uvsdk_server.store.schema import deletions, users
@@ -37,7 +37,6 @@ PATIENCE_S: Final = 2.0
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 30.0
 _KEPT_S = 30 * 86_400.0
-_PIECE_BYTES: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +185,12 @@ class Deletions:
         async with self._database.read() as connection:
             if (await connection.execute(select(users.c.user).where(users.c.user == user))).first() is not None:
                 return True  # has joined anew meanwhile
-        if not await asyncio.to_thread(_holds, self._database.files, user.encode()):
+        if not await asyncio.to_thread(traces.hold, self._database.files, user.encode()):
             return True
         await self._database.rewrite()
         if not await self._database.purge():
             return False
-        if await asyncio.to_thread(_holds, self._database.files, user.encode()):
+        if await asyncio.to_thread(traces.hold, self._database.files, user.encode()):
             self._log.error("a deleted user is still named in the database; the deletion stays pending")
             return False
         return True
@@ -226,17 +225,3 @@ def _deletion(row: AnyRow) -> Deletion:
 
 def _purpose(deletion_id: str) -> str:
     return f"deletion/{deletion_id}"
-
-
-def _holds(files: Sequence[Path], wanted: bytes) -> bool:
-    # Read and not mapped: SQLite may cut the log short meanwhile, and a mapped page that is gone kills the process.
-    for path in files:
-        if not path.exists():
-            continue
-        with path.open("rb") as file:
-            before = b""
-            while piece := file.read(_PIECE_BYTES):
-                if wanted in before + piece:
-                    return True
-                before = piece[-len(wanted) :]
-    return False

@@ -181,7 +181,7 @@ def _check_enrolment(max_uses: int | None, user: str | None, *, unbound: bool) -
     if unbound and max_uses is None:
         raise SettingsError("say how many devices may register with a token that is for anybody (uses)")
     if max_uses is not None and not 1 <= max_uses < 1 << 31:
-        raise SettingsError("an enrolment token has at least 1 use")
+        raise SettingsError("an enrolment token has 1 to 2147483647 uses")
     return 1 if max_uses is None else max_uses
 
 

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +28,9 @@ from uvsdk_server.freshness import Freshness
 from uvsdk_server.keys import KeyFolder
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.shielding import to_its_end
-from uvsdk_server.store import schema
+from uvsdk_server.store import ledger, schema
+from uvsdk_server.store.database import Database
+from uvsdk_server.store.traces import hold
 
 
 def traces(server: RunningServer, user: str) -> tuple[bytes, ...]:
@@ -305,3 +309,39 @@ def test_shielded_work_ends_before_its_caller_hears_of_the_cancellation() -> Non
         assert done == ["work", "work"]
 
     asyncio.run(run())
+
+
+_LOCKED = """
+import fcntl, struct, sys
+asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 128, 1, 0)  # SQLite's lock on the shared memory of a used database
+with open(sys.argv[1], "r+b") as file:
+    sys.exit(struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, asked))[0] == fcntl.F_UNLCK)
+"""
+
+
+def test_looking_for_traces_lets_go_of_no_lock(tmp_path: Path) -> None:
+    """Else the next process to connect truncates the memory that this one has mapped, and kills it."""
+
+    async def check() -> None:
+        database = Database(f"sqlite+aiosqlite:///{tmp_path}/d")
+        await database.migrate()
+        async with database.read() as connection:
+            await ledger.deployment_row(connection)
+            assert not hold(database.files, b"nobody's name")
+            assert hold(database.files, b"CREATE TABLE")
+            asked = await asyncio.to_thread(
+                subprocess.run, [sys.executable, "-c", _LOCKED, str(tmp_path / "d-shm")], check=False
+            )
+            assert asked.returncode == 0
+        await database.close()
+
+    asyncio.run(check())
+
+
+def test_files_that_cannot_be_searched_are_an_error(tmp_path: Path) -> None:
+    assert not hold((), b"x")
+    assert not hold((tmp_path / "absent",), b"x")
+    (tmp_path / "long").write_bytes(bytes((1 << 22) - 2) + b"name")  # across two pieces
+    assert hold((tmp_path / "absent", tmp_path / "long"), b"name")
+    with pytest.raises(OSError, match="cannot be searched"):
+        hold((tmp_path,), b"x")

@@ -413,7 +413,7 @@ def test_requests_without_number_leave_the_database_to_the_rounds(tmp_path: Path
 
 
 def test_a_handler_that_hangs_is_given_up() -> None:
-    bounds = Bounds(body_bytes=1 << 20, stall_s=0.2, bytes_per_s=1000.0, handler_s=0.2)
+    bounds = Bounds(body_bytes=1 << 20, stall_s=1.0, bytes_per_s=100.0, handler_s=1.0)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/hangs":
@@ -427,13 +427,13 @@ def test_a_handler_that_hangs_is_given_up() -> None:
             if not message.get("more_body", False):
                 break
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        await asyncio.sleep(0.4)  # an answer under way is not cut
+        await asyncio.sleep(1.2)  # an answer under way is not cut
         await send({"type": "http.response.body", "body": body})
 
     async def check() -> None:
         async def slowly() -> AsyncIterator[bytes]:
             for _ in range(5):
-                await asyncio.sleep(0.1)  # half a second in all, 1,000 bytes a second
+                await asyncio.sleep(0.25)  # longer in all than a pause may be, and 400 bytes a second
                 yield b"x" * 100
 
         gate = Gate(app, bounds=bounds, metrics=Metrics())

@@ -94,11 +94,11 @@ token --data broken list -> not a database
 token --data used revoke nobody -> there is no token nobody
 token --data used create --scope verify --days nan -> at most 100 years
 token --data used create --scope verify --days 1e308 -> at most 100 years
-token --data used create --scope enrol --unbound --uses 99999999999999999999999 -> no database can keep
+token --data used create --scope enrol --unbound --uses 99999999999999999999999 -> 1 to 2147483647
 token --data used create --scope verify --label \udcff -> no database can keep
-rounds --data used list --before 99999999999999999999999 -> no database can keep
+rounds --data used list --before 99999999999999999999999 -> from 1 to 2147483647
 rounds --data absent list -> not a server's data folder
-lockouts --data used list --limit 99999999999999999999999 -> no database can keep
+lockouts --data used list --limit 99999999999999999999999 -> from 1 to 2147483647
 lockouts --data used reset person \udcff -> no database can keep
 enroll ada p0.png --model m.uvb {store} -> 3 are needed
 enroll ada p0.png p1.png p2.png --model m.uvb --store s --passphrase-file utf16 -> utf16 is not UTF-8 text
@@ -120,7 +120,7 @@ identify p3.png --model m.uvb --fpir 2 {store} -> between 0 and 1
 agent --model m.uvb --port {taken} {store} -> Address already in use
 agent --model m.uvb --port 99999 {store} -> 0-65535
 agent --model m.uvb --host 0.0.0.0 {store} -> --allow-remote
-attempts show ada --store garbage --passphrase-file pw -> folder cannot be written
+attempts show ada --store garbage --passphrase-file pw -> there is no store in garbage
 participate ada --server http://127.0.0.1:1 --pepper-file pepper --token-file utf16 {store} -> not UTF-8 text
 participate ada --server http://127.0.0.1:1 --pepper-file absent {store} -> cannot read absent
 store --delete nobody {store} -> nobody of that name

@@ -44,7 +44,7 @@ def sample_weights(samples: Sequence[int], config: TrainingConfig) -> Float64:
     ``samples``: p_i = n_i / sum n_j; ``capped``: the same with n_i at most ``config.samples_cap``, since n_i is
     the client's own word; ``uniform``: 1 / n. Always over those who took part (SPEC 1.2, partial participation).
 
-    >>> config = TrainingConfig("d", "voice", "ge2e", "fedaws", samples_cap=3)
+    >>> config = TrainingConfig("d", "voice", "ge2e", "fedaws", weighting="capped", samples_cap=3)
     >>> sample_weights([1, 3, 900], config)
     array([0.14285714, 0.42857143, 0.42857143])
 
@@ -67,7 +67,7 @@ def weight_share(samples: Sequence[int], everybody: Sequence[int], config: Train
         everybody: n_i of all devices that could have.
         config: gives weighting and cap.
 
-    >>> config = TrainingConfig("d", "voice", "ge2e", "fedaws", samples_cap=3)
+    >>> config = TrainingConfig("d", "voice", "ge2e", "fedaws", weighting="capped", samples_cap=3)
     >>> weight_share([1, 900], [1, 900, 2], config)
     0.6666666666666666
 
