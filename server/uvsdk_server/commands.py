@@ -102,13 +102,8 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             await self._opened.aclose()
+        if self.should_exit or not self._announce:
             return
-        if self._announce and not self.should_exit:
-            await self._say_where()
-        if self.should_exit:  # told to stop meanwhile, and then uvicorn leaves without shutting down
-            await self.shutdown(sockets)
-
-    async def _say_where(self) -> None:
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         print(f"listening on http://{host}:{port}", flush=True)
         path = await first_operator_token(self._app.state.deployment)
