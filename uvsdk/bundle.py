@@ -15,8 +15,8 @@ A bundle is a zip archive of stored (uncompressed) members::
 Because theta lies apart from the graphs, a server without torch makes the next model version by replacing theta.
 
 Two names tell bundles apart. The *version* is over what decides an embedding; templates are bound to it, and it
-outlives
-a new calibration. The *digest* is over everything but the signature: what was vouched for, or accepted once, is that.
+outlives a new calibration. The *digest* is over everything but the signature: what was vouched for, or accepted once,
+is that.
 """
 
 from __future__ import annotations

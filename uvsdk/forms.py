@@ -5,6 +5,7 @@ Needs starlette and python-multipart, of the extras ``server`` and ``agent``.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Final
 
@@ -31,8 +32,10 @@ def is_form(headers: Mapping[str, str]) -> bool:
     return headers.get("content-type", "").partition(";")[0].strip().lower() == CONTENT_TYPE
 
 
-async def read(headers: Headers, body: AsyncIterator[bytes]) -> dict[str, str | bytes]:
-    """The fields of a form; a file's content is bytes. How long the body may be is for the caller to bound.
+async def read(headers: Headers, body: AsyncIterator[bytes]) -> dict[str, str]:
+    """The fields of a form, as the JSON of the same request has them: a file in base64.
+
+    How long the body may be is for the caller to bound.
 
     Raises:
         WireError: not a form, a field twice, more than eight, or more than one file.
@@ -43,14 +46,14 @@ async def read(headers: Headers, body: AsyncIterator[bytes]) -> dict[str, str | 
         ).parse()
     except (MultiPartException, FormParserError, KeyError, LookupError, ValueError) as error:
         raise WireError("the body is not a multipart form of one file and a few short fields") from error
-    found: dict[str, str | bytes] = {}
+    found: dict[str, str] = {}
     for name, value in form.multi_items():
         if name in found:
             raise WireError("the form has the same field twice")
-        found[name] = await value.read() if isinstance(value, UploadFile) else value
+        if name == "sample" and not isinstance(value, UploadFile):
+            raise WireError("the sample of a form is a file: -F sample=@probe.wav")
+        found[name] = base64.b64encode(await value.read()).decode() if isinstance(value, UploadFile) else value
     await form.close()
-    if not isinstance(found.get("sample", b""), bytes):
-        raise WireError("the sample of a form is a file: -F sample=@probe.wav")
     return found
 
 

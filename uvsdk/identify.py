@@ -312,9 +312,8 @@ def _applicable(threshold: SearchThreshold | None, gallery: Gallery, bundle: Bun
         if gallery.calibrations and bundle.calibration.digest not in gallery.calibrations:
             raise ExchangedBundleError(
                 f"the templates' thresholds were read from the calibration {min(gallery.calibrations)[:12]}, this "
-                "copy of "
-                f"the model has {bundle.calibration.digest[:12]}: use the bundle the people were enrolled with; "
-                "if the new calibration is meant, make the templates again with it"
+                f"copy of the model has {bundle.calibration.digest[:12]}: use the bundle the people were enrolled "
+                "with; if the new calibration is meant, make the templates again with it"
             )
         return threshold_for(gallery, bundle.calibration, fpir)
     if threshold.model_version not in ("", bundle.version):

@@ -27,11 +27,11 @@ def loads(body: bytes) -> object:
     >>> loads(b'{"a": NaN}')
     Traceback (most recent call last):
       ...
-    uvsdk.errors.WireError: the body is not JSON: NaN is no number of it
+    uvsdk.errors.WireError: not JSON: NaN is no number of it
     """
     try:
         text = body.decode()
-        value = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse)
+        value = json.loads(text, object_pairs_hook=distinct, parse_constant=refuse_constant)
     except WireError:
         raise
     except UnicodeDecodeError:
@@ -62,15 +62,17 @@ def _check(value: object, depth: int) -> None:
                 _check(item, depth - 1)
 
 
-def _distinct(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+def distinct(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """A JSON object whose keys are all different: of two equal ones a reader would have to drop one."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise WireError("the body has the same key twice in one object")
+        raise WireError("a JSON object has the same key twice")
     return found
 
 
-def _refuse(word: str) -> object:
-    raise WireError(f"the body is not JSON: {word} is no number of it")
+def refuse_constant(word: str) -> object:
+    """Raise :class:`WireError` for ``NaN`` and the infinities, which Python's reader takes for numbers."""
+    raise WireError(f"not JSON: {word} is no number of it")
 
 
-__all__ = ["DEPTH", "loads"]
+__all__ = ["DEPTH", "distinct", "loads", "refuse_constant"]

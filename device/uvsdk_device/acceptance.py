@@ -74,9 +74,8 @@ def _check_templates(store: EncryptedStore, bundle: Bundle) -> None:
             raise ExchangedBundleError(
                 f"people in this store were enrolled with the model {template.model_version[:12]} and its calibration "
                 f"{named[:12]}, this bundle has {bundle.version[:12]} and {found[:12] or 'none'}. Use the bundle "
-                "they were "
-                "enrolled with; if the new one is meant, look at it (uvsdk bundle show) and accept it: uvsdk store "
-                "--accept-model BUNDLE, or store.accept_model(bundle)"
+                "they were enrolled with; if the new one is meant, look at it (uvsdk bundle show) and accept it: "
+                "uvsdk store --accept-model BUNDLE, or store.accept_model(bundle)"
             )
 
 
@@ -120,9 +119,8 @@ def _refusal(bundle: Bundle, last: Accepted) -> str:
     model = "the same model version" if last.model_version == bundle.version else "another model version"
     return (
         f"this bundle ({bundle.digest[:12]}) is not the one this store works with ({last.digest[:12]}): {model}, "
-        f"{what}. "
-        "Use the accepted bundle; if the new one is meant, look at it (uvsdk bundle show) and accept it: uvsdk store "
-        "--accept-model BUNDLE, or store.accept_model(bundle)"
+        f"{what}. Use the accepted bundle; if the new one is meant, look at it (uvsdk bundle show) and accept it: "
+        "uvsdk store --accept-model BUNDLE, or store.accept_model(bundle)"
     )
 
 

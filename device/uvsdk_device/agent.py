@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hmac
-import ipaddress
 import logging
 import os
 import secrets
@@ -75,7 +74,7 @@ class AgentSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535 or self.body_limit_bytes < 1 or self.threads < 1:
             raise SettingsError("the agent's port is 0-65535, its limits are at least 1")
-        if not self.allow_remote and not _is_loopback(self.host):
+        if not self.allow_remote and not network.is_loopback(self.host):
             raise SettingsError(
                 f"{self.host} can be reached from other machines and the agent speaks plain HTTP; listen on 127.0.0.1, "
                 "or allow it by name (allow_remote, --allow-remote) behind something that encrypts"
@@ -229,11 +228,9 @@ class _VerifyRequest:
 _FIELDS = frozenset(item.name for item in fields(_VerifyRequest))
 
 
-def _typed(form: Mapping[str, str | bytes]) -> dict[str, object]:
-    """A form as the JSON it stands for: its file in base64, ``fmr`` a number where it is one."""
-    values: dict[str, object] = {
-        name: base64.b64encode(value).decode() if isinstance(value, bytes) else value for name, value in form.items()
-    }
+def _typed(form: Mapping[str, str]) -> dict[str, object]:
+    """A form as the JSON it stands for: ``fmr`` a number where it is one."""
+    values: dict[str, object] = dict(form)
     with contextlib.suppress(ValueError):
         values |= {name: float(str(values[name])) for name in {"fmr"} & set(values)}
     return values
@@ -254,13 +251,6 @@ def _asked(values: object) -> _VerifyRequest:
         return _VerifyRequest(user, base64.b64decode(sample, validate=True), fmr, quality, faces)
     except ValueError as error:
         raise WireError("sample is not base64") from error
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 __all__ = ["AgentSettings", "agent_token", "create_app", "serve"]

@@ -6,11 +6,11 @@ requests on, is called by another name, so what it passes on is refused.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Final
 
 from uvsdk.errors import SettingsError
+from uvsdk.network import is_loopback
 
 LIMIT: Final = 16
 """Names of one server: a signature is tried with each of them."""
@@ -67,11 +67,3 @@ def host_of(authority: str) -> str:
     if authority.startswith("["):
         return authority[1 : authority.index("]")]
     return authority.partition(":")[0]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach that address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -49,11 +48,7 @@ async def form_as_json(request: Request) -> Request:
     """
     if not forms.is_form(request.headers):
         return request
-    found = await forms.read(request.headers, request.stream())
-    listed = {
-        name: base64.b64encode(value).decode() if isinstance(value, bytes) else value for name, value in found.items()
-    }
-    body = json.dumps(listed).encode()
+    body = json.dumps(await forms.read(request.headers, request.stream())).encode()
     headers = [(name, value) for name, value in request.scope["headers"] if name != b"content-type"]
     sent = False
 

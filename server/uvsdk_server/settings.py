@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from uvsdk.attempts import DAY_S, RetryPolicy
 from uvsdk.errors import SettingsError
 from uvsdk.modality import Capture, FacesRule, Limits
+from uvsdk.network import is_loopback
 from uvsdk.scoring import QualityPolicy
 from uvsdk_server import authorities
 from uvsdk_server.store.counts import Whose
@@ -159,7 +160,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _encrypted(self) -> Self:
-        if not self.allow_plain_http and not authorities.is_loopback(self.host.strip("[]")):
+        if not self.allow_plain_http and not is_loopback(self.host.strip("[]")):
             raise ValueError(
                 f"host {self.host!r} can be reached from other machines and the server speaks plain HTTP; listen on "
                 "127.0.0.1 behind a proxy that speaks TLS, or allow it by name (allow_plain_http, --allow-plain-http)"

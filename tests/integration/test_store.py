@@ -63,21 +63,23 @@ def test_the_migrations_make_the_tables_of_the_schema(url: str) -> None:
     asyncio.run(check())
 
 
+def upgrade(revision: str, connection: Connection) -> None:
+    """Bring the tables to the state that an older version left them in."""
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(files("uvsdk_server.store") / "migrations"))
+    config.attributes["connection"] = connection
+    alembic.command.upgrade(config, revision)
+
+
 def test_a_token_of_one_scope_survives_the_upgrade(url: str) -> None:
     """What an older version wrote: a column ``scope`` with one word."""
     text_of_token = f"uvsdk_{'a' * 12}_secret"
     digest = hashlib.sha256(text_of_token.encode()).hexdigest()
 
-    def to(revision: str, connection: Connection) -> None:
-        config = alembic.config.Config()
-        config.set_main_option("script_location", str(files("uvsdk_server.store") / "migrations"))
-        config.attributes["connection"] = connection
-        alembic.command.upgrade(config, revision)
-
     async def check() -> None:
         database = Database(url)
         async with database.engine.connect() as connection:
-            await connection.run_sync(partial(to, "0003"))
+            await connection.run_sync(partial(upgrade, "0003"))
             await connection.execute(
                 text(
                     "INSERT INTO tokens (token_id, digest, scope, label, created, uses, revoked) "
@@ -94,16 +96,10 @@ def test_a_token_of_one_scope_survives_the_upgrade(url: str) -> None:
 
 
 def test_failures_that_were_counted_before_there_were_windows_fill_them(url: str) -> None:
-    def to(revision: str, connection: Connection) -> None:
-        config = alembic.config.Config()
-        config.set_main_option("script_location", str(files("uvsdk_server.store") / "migrations"))
-        config.attributes["connection"] = connection
-        alembic.command.upgrade(config, revision)
-
     async def check() -> None:
         database = Database(url)
         async with database.engine.connect() as connection:
-            await connection.run_sync(partial(to, "0006"))
+            await connection.run_sync(partial(upgrade, "0006"))
             for row in (f"'person', '{'a' * 64}', 7, 3, 1000.0", "'caller', '0123456789ab', 40, 0, 2000.0"):
                 await connection.execute(
                     text(f"INSERT INTO attempts (whose, subject, failures, unusable, since_s) VALUES ({row})")
@@ -123,17 +119,11 @@ def test_failures_that_were_counted_before_there_were_windows_fill_them(url: str
 def test_what_an_older_version_wrote_of_tokens_and_devices(url: str) -> None:
     """Operators' tokens expire from now on, and devices stay what they were."""
 
-    def to(revision: str, connection: Connection) -> None:
-        config = alembic.config.Config()
-        config.set_main_option("script_location", str(files("uvsdk_server.store") / "migrations"))
-        config.attributes["connection"] = connection
-        alembic.command.upgrade(config, revision)
-
     async def check() -> None:
         database = Database(url)
         user = "a" * 64
         async with database.engine.connect() as connection:
-            await connection.run_sync(partial(to, "0005"))
+            await connection.run_sync(partial(upgrade, "0005"))
             for token_id, scopes, expires in (
                 ("1", "operator verify", "NULL"),
                 ("2", "operator", "7"),

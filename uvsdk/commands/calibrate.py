@@ -27,9 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--with-cohort",
         action="store_true",
         help="put the people's embeddings into the bundle: vectors as personal as their templates, in a file "
-        "that may be "
-        "handed on. Without it the bundle holds distributions of scores only. `uvsdk identify` measures its threshold "
-        "on them; a server never serves them",
+        "that may be handed on. Without it the bundle holds distributions of scores only. `uvsdk identify` measures "
+        "its threshold on them; a server never serves them",
     )
     parser.add_argument(
         "--as-norm",

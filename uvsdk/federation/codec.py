@@ -22,6 +22,7 @@ import numpy as np
 
 from uvsdk.arrays import Array
 from uvsdk.errors import WireError
+from uvsdk.strict_json import distinct, refuse_constant
 
 _MAGIC = b"UVM1"
 # A class matrix of a million users names them all in its header; what a device sends is bounded by its transport.
@@ -94,7 +95,7 @@ def unpack(kind: type[Message], data: bytes | memoryview) -> Message:
     if length > _HEADER_LIMIT or len(view) < 8 + length:
         raise WireError(f"a {kind.__name__} of {len(view)} bytes cannot hold a header of {length}")
     try:
-        header = json.loads(bytes(view[8 : 8 + length]), object_pairs_hook=_distinct, parse_constant=_refuse_constant)
+        header = json.loads(bytes(view[8 : 8 + length]), object_pairs_hook=distinct, parse_constant=refuse_constant)
         name, fields = header["kind"], header["fields"]
         if name != kind.__name__ or not isinstance(fields, dict):
             raise WireError(f"expected a {kind.__name__}, got a {name}")
@@ -107,18 +108,6 @@ def unpack(kind: type[Message], data: bytes | memoryview) -> Message:
         return kind(**values)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WireError(f"not a {kind.__name__}: {error}") from error
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys are all different: of two equal ones a reader would have to drop one."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise WireError("a JSON object names one key twice")
-    return found
-
-
-def _refuse_constant(name: str) -> Any:
-    raise WireError(f"{name} is not a JSON number")
 
 
 def _describe(array: Array, buffers: list[bytes]) -> dict[str, Any]:

@@ -33,8 +33,8 @@ def check(calibration: Calibration) -> None:
     if mean < LOWEST_MEAN - _ROUNDING:
         raise BundleError(
             f"the impostor scores average {mean:.2f}; those of three people or more cannot lie below "
-            f"{LOWEST_MEAN:g}, so "
-            "nobody measured these: get the bundle again from whoever made it, or calibrate it with more people"
+            f"{LOWEST_MEAN:g}, so nobody measured these: get the bundle again from whoever made it, or "
+            "calibrate it with more people"
         )
     if calibration.ratio is not None:
         _check_ratio(calibration.ratio)
