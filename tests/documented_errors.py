@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from tests import modality_graphs
 from uvsdk import Capture, MemoryStore, errors, modality
-from uvsdk.attempts import Attempts, RetryPolicy, refusal
 from uvsdk.bundle import Bundle, shipped
 from uvsdk.enroll import enroll
 from uvsdk.federation.guards import check_unit_vector
@@ -31,9 +30,10 @@ from uvsdk.modality.face import choose
 from uvsdk.presentation.challenge import Challenges
 from uvsdk.privacy.sealing import Binding, Envelope, seal
 from uvsdk.scoring import Calibration, Requirement, Threshold, assess
-from uvsdk.template import Template
+from uvsdk.templates.attempts import Attempts, RetryPolicy, refusal
+from uvsdk.templates.template import Template
+from uvsdk.training.weights import find
 from uvsdk.verify import check_rate, compare, verify
-from uvsdk.weights import find
 from uvsdk_device import connection
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import check_server_verification, check_state, forget_here

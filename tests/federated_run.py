@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from uvsdk import backbones
 from uvsdk.arrays import Array, Float32, Float64
-from uvsdk.bundle import Manifest
-from uvsdk.federation import aggregation, algorithms, codec, optimisers, streams
+from uvsdk.bundle.manifest import Manifest
+from uvsdk.federation import aggregation, algorithms, optimisers, streams
 from uvsdk.federation.messages import Admission, TrainingConfig
-from uvsdk.federation.participation import TrainingJob
 from uvsdk.federation.strategy import MEAN, Contribution, Memory
-from uvsdk.training import LocalTrainer
+from uvsdk.records import codec
+from uvsdk.training.loop import LocalTrainer, backbones
+from uvsdk.training.participation import TrainingJob
 
 
 @dataclass(frozen=True)

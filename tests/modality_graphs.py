@@ -8,8 +8,8 @@ from functools import lru_cache
 import pytest
 
 from uvsdk.errors import WeightsError
-from uvsdk.execution import onnxruntime
 from uvsdk.modality import Preprocessing, Session
+from uvsdk.system.execution import onnxruntime
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def loaded(modality: str, preprocessing: Preprocessing) -> ModalityGraphs:
 
 @lru_cache
 def _sessions(modality: str) -> dict[str, Session]:
-    graphs = pytest.importorskip("uvsdk.graphs", reason="making a bundle's graphs needs the train extra")
+    graphs = pytest.importorskip("uvsdk.training.graphs", reason="making a bundle's graphs needs the train extra")
     try:
         files, _ = graphs.auxiliary(modality)
     except WeightsError as error:

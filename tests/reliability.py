@@ -19,11 +19,11 @@ from PIL import Image
 from uvsdk import modality
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
+from uvsdk.bundle.inference import embed
 from uvsdk.errors import SampleError
-from uvsdk.execution import onnxruntime
-from uvsdk.inference import embed
 from uvsdk.scoring import Threshold
-from uvsdk.template import Template
+from uvsdk.system.execution import onnxruntime
+from uvsdk.templates.template import Template
 from uvsdk.verify import verify
 
 THRESHOLD = Threshold(0.5, 0.01, 1000)

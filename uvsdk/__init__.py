@@ -28,18 +28,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from uvsdk import offline
+from uvsdk.system import offline
 
 # The one thing that happens at import: what an application imports after this must find it said.
 offline.silence()
 
 from uvsdk.enroll import Enrollment, enroll
 from uvsdk.errors import UvsdkError
-from uvsdk.gallery import Gallery
 from uvsdk.identify import Identification, identify
 from uvsdk.scoring import Decision, Quality, Threshold, fuse
-from uvsdk.storage import MemoryStore
-from uvsdk.template import Template
+from uvsdk.templates.gallery import Gallery
+from uvsdk.templates.storage import MemoryStore
+from uvsdk.templates.template import Template
 from uvsdk.verify import verify
 
 if TYPE_CHECKING:

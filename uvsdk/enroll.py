@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 import numpy as np
 
 from uvsdk.arrays import Float32
+from uvsdk.bundle.inference import open_bundle
 from uvsdk.enrolment import consistency, intake
 from uvsdk.enrolment.completeness import Completeness, ExpectedFnmr, completeness, expected_fnmr
 from uvsdk.enrolment.intake import SampleReport
@@ -26,12 +27,11 @@ from uvsdk.errors import (
     UnknownUserError,
     UvsdkError,
 )
-from uvsdk.inference import open_bundle
 from uvsdk.scoring import Calibration, Threshold
 from uvsdk.scoring.conditions import Conditions, conditions_of, together
 from uvsdk.scoring.personal import leave_one_out, own_ratios, personal_threshold
-from uvsdk.storage import ChecksModels, Store, locked, save_and_read_back
-from uvsdk.template import Template
+from uvsdk.templates.storage import ChecksModels, Store, locked, save_and_read_back
+from uvsdk.templates.template import Template
 from uvsdk.verify import threshold_at
 
 if TYPE_CHECKING:

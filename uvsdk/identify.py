@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from uvsdk.arrays import Float32
+from uvsdk.bundle.inference import embed, open_bundle
 from uvsdk.errors import ExchangedBundleError, ModelMismatchError, ThresholdError
-from uvsdk.forking import in_child_of_this_module
-from uvsdk.gallery import Candidate, Gallery
-from uvsdk.inference import embed, open_bundle
 from uvsdk.scoring import Calibration, Presentation, Quality, clopper_pearson
+from uvsdk.system.forking import in_child_of_this_module
+from uvsdk.templates.gallery import Candidate, Gallery
 from uvsdk.verify import check_detectors, examined
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from uvsdk.arrays import Array
+from uvsdk.bundle.inference import Embedded, embed, open_bundle
 from uvsdk.errors import NoSpeechError, SampleError, SampleTooLargeError, SettingsError, UndecodableSampleError
-from uvsdk.inference import Embedded, embed, open_bundle
+from uvsdk.records.transfer import stays_here
 from uvsdk.scoring import Decision, Threshold
-from uvsdk.template import Template
-from uvsdk.transfer import stays_here
+from uvsdk.templates.template import Template
 from uvsdk.verify import verify
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from uvsdk.arrays import Float32
+from uvsdk.bundle.inference import Embedded, embed, open_bundle
 from uvsdk.errors import ExchangedBundleError, LaxerRateError, ModelMismatchError, SampleError, ThresholdError
-from uvsdk.inference import Embedded, embed, open_bundle
 from uvsdk.scoring import Decision, Presentation, Quality, Scale, Threshold
 from uvsdk.scoring.conditions import conditions_of
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 
 if TYPE_CHECKING:
     from uvsdk.bundle import Bundle

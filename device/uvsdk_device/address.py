@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from uvsdk.errors import SettingsError
-from uvsdk.network import is_loopback
+from uvsdk.system.network import is_loopback
 
 _EXPECTED = "a server's address is https://host[:port][/prefix]"
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"

@@ -13,9 +13,9 @@ from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.enrolment.ageing import STRONG_FMR, AgeingPolicy, History, Step, aged, begin, belongs, revert, step
 from uvsdk.errors import StoreError, WireError
-from uvsdk.federation.codec import pack, unpack
+from uvsdk.records.codec import pack, unpack
 from uvsdk.scoring import Decision, Threshold
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 from uvsdk_device.keystore import AGEING, EncryptedStore
 
 

@@ -2,9 +2,9 @@
 
 ``POST /v1/verify`` (JSON, or a multipart form whose ``sample`` is a file) and ``DELETE /v1/users/{user}`` need
 ``Authorization: Bearer TOKEN``, ``GET /healthz`` does not. Errors are problem documents of the server's kinds. Failed
-attempts are counted (:mod:`uvsdk.attempts`): 429 with ``Retry-After`` means wait, 423 that verification is disabled
-for this person or device until it is reset. An agent that is told of no server refuses to delete a user whom a server
-may know (409 ``still-registered``): the keys that could ask for the deletion there would be gone.
+attempts are counted (:mod:`uvsdk.templates.attempts`): 429 with ``Retry-After`` means wait, 423 that verification is
+disabled for this person or device until it is reset. An agent that is told of no server refuses to delete a user whom
+a server may know (409 ``still-registered``): the keys that could ask for the deletion there would be gone.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from uvsdk import forms, network, strict_json
 from uvsdk.errors import SettingsError, UvsdkError, WireError
 from uvsdk.modality.sample import FACES_RULES, QUALITY_POLICIES, Capture, FacesRule
 from uvsdk.presentation.carried import carried
+from uvsdk.records import strict_json
+from uvsdk.rest import forms
 from uvsdk.scoring import Decision, QualityPolicy
+from uvsdk.system import network
 from uvsdk.verify import check_rate
 from uvsdk_device import problems
 from uvsdk_device.answer import decision_json

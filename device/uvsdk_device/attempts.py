@@ -14,7 +14,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from uvsdk.attempts import (
+from uvsdk.errors import SampleError, StoreError, UnknownUserError
+from uvsdk.identify import DEFAULT_FPIR, Identification
+from uvsdk.privacy.identifiers import canonical_user_id
+from uvsdk.records.transfer import stays_here
+from uvsdk.scoring import Decision, Threshold
+from uvsdk.system.forking import in_child
+from uvsdk.templates.attempts import (
     Attempts,
     Outcome,
     Recent,
@@ -27,12 +33,6 @@ from uvsdk.attempts import (
     settled,
     wait_s,
 )
-from uvsdk.errors import SampleError, StoreError, UnknownUserError
-from uvsdk.forking import in_child
-from uvsdk.identify import DEFAULT_FPIR, Identification
-from uvsdk.privacy.identifiers import canonical_user_id
-from uvsdk.scoring import Decision, Threshold
-from uvsdk.transfer import stays_here
 from uvsdk_device.keystore import ATTEMPTS, EncryptedStore
 
 _Result = TypeVar("_Result")

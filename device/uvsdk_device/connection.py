@@ -22,11 +22,11 @@ from urllib.parse import urlencode, urlsplit
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from uvsdk import network
 from uvsdk.errors import ServerRefusedError, ServerUnreachableError, WireError
-from uvsdk.federation.messages import Scalar
 from uvsdk.privacy.request_signing import CHALLENGE_HEADER, Requested, sign_request
-from uvsdk.transfer import stays_here
+from uvsdk.records.codec import Scalar
+from uvsdk.records.transfer import stays_here
+from uvsdk.system import network
 from uvsdk_device.address import Address
 
 JSON_LIMIT = 1 << 20

@@ -21,7 +21,7 @@ from uvsdk.bundle import Bundle
 from uvsdk.errors import SettingsError, UnapprovedConfigError, WireError
 from uvsdk.federation import algorithms
 from uvsdk.federation.messages import ServerStatement, TrainingConfig
-from uvsdk.privacy.statements import Validity, verify_statement
+from uvsdk.federation.statements import Validity, verify_statement
 from uvsdk_device.address import Address
 from uvsdk_device.connection import Connection, Object
 from uvsdk_device.keystore import EncryptedStore

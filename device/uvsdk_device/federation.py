@@ -24,12 +24,12 @@ from uvsdk.errors import (
     UpdateRejectedError,
 )
 from uvsdk.federation.messages import RoundHeader
-from uvsdk.federation.participation import Trainer, find_trainer
 from uvsdk.federation.strategy import TEMPLATE, Secret
 from uvsdk.privacy.identifiers import PEPPER_BYTES, canonical_user_id
-from uvsdk.storage import Store
-from uvsdk.template import Template
-from uvsdk.transfer import stays_here
+from uvsdk.records.transfer import stays_here
+from uvsdk.templates.storage import Store
+from uvsdk.templates.template import Template
+from uvsdk.training.participation import Trainer, find_trainer
 from uvsdk_device.address import Address
 from uvsdk_device.connection import Connection
 from uvsdk_device.deployment import approved_deployment, check_fit

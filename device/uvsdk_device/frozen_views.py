@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
+from uvsdk.bundle.frozen import CROPS, FrozenPart, FrozenViews, sample_digest
 from uvsdk.errors import BundleError, StoreError, StoreFullError, WireError
-from uvsdk.federation.codec import pack, unpack
-from uvsdk.frozen import CROPS, FrozenPart, FrozenViews, sample_digest
+from uvsdk.records.codec import pack, unpack
 from uvsdk_device.deployment import Deployment
 from uvsdk_device.keystore import EncryptedStore
 
@@ -28,7 +28,7 @@ _PURPOSE = "frozen-views"
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """One sample: ``part`` and ``sample`` are digests, the arrays those of :class:`uvsdk.frozen.FrozenViews`."""
+    """One sample: ``part`` and ``sample`` are digests, the arrays those of :class:`uvsdk.bundle.frozen.FrozenViews`."""
 
     part: str
     sample: str

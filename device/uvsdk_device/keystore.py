@@ -33,12 +33,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from uvsdk.arrays import Array
 from uvsdk.errors import StoreError, StoreFullError, UnknownUserError, UvsdkError, WireError
-from uvsdk.federation.codec import pack, unpack
-from uvsdk.forking import in_child
 from uvsdk.privacy.identifiers import canonical_user_id
-from uvsdk.storage import Store, same_arrays
-from uvsdk.template import Template
-from uvsdk.transfer import stays_here
+from uvsdk.records.codec import pack, unpack
+from uvsdk.records.transfer import stays_here
+from uvsdk.system.forking import in_child
+from uvsdk.templates.storage import Store, same_arrays
+from uvsdk.templates.template import Template
 from uvsdk_device import acceptance
 from uvsdk_device.records import (
     TEMPORARY_SUFFIX,
@@ -74,7 +74,7 @@ class _Features:
 
 
 class EncryptedStore:
-    """A folder of encrypted records; implements :class:`uvsdk.storage.Store`.
+    """A folder of encrypted records; implements :class:`uvsdk.templates.storage.Store`.
 
     User ids that differ in case or Unicode composition only are one person; an id that is empty or not valid Unicode
     is a ``SettingsError`` wherever one is taken.

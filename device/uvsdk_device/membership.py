@@ -26,14 +26,14 @@ from uvsdk.errors import (
     StillRegisteredError,
     WireError,
 )
-from uvsdk.federation.codec import pack
 from uvsdk.federation.messages import Admission, Numbered, TemplateUpload
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
 from uvsdk.privacy.identifiers import canonical_embedding, canonical_instance, hash_instance, hash_person, hash_user_id
 from uvsdk.privacy.key_rotation import Rotation
 from uvsdk.privacy.sealing import Binding, new_nonce, seal
-from uvsdk.template import Template
-from uvsdk.transfer import stays_here
+from uvsdk.records.codec import pack
+from uvsdk.records.transfer import stays_here
+from uvsdk.templates.template import Template
 from uvsdk_device.connection import JSON_LIMIT, Connection, Signer
 from uvsdk_device.deployment import Deployment, number, text
 from uvsdk_device.frozen_views import forget_frozen_views

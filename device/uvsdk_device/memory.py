@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from uvsdk.arrays import Array, UInt8
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.strategy import Memory
+from uvsdk.records.codec import pack, unpack
 from uvsdk_device.deployment import Deployment
 from uvsdk_device.keystore import EncryptedStore
 

@@ -10,7 +10,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from uvsdk.arrays import Float32
-from uvsdk.bundle import MAXIMUM_BYTES, Bundle
+from uvsdk.bundle import Bundle
+from uvsdk.bundle.archive import MAXIMUM_BYTES
 from uvsdk.errors import BundleError, UntrustedBundleError, WireError
 from uvsdk_device.connection import Connection
 from uvsdk_device.deployment import text

@@ -11,7 +11,7 @@ from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import EnrolmentError, ModelMismatchError
 from uvsdk.scoring.personal import genuine_threshold, personal_threshold
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 from uvsdk.verify import threshold_at
 
 

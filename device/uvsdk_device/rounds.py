@@ -17,11 +17,11 @@ from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError, UnapprovedConfigError, UpdateRejectedError, WireError
 from uvsdk.federation import controls, streams
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.messages import RoundHeader, UpdateHead
-from uvsdk.federation.participation import Trainer, TrainingJob, TrainingResult
+from uvsdk.federation.statements import verify_statement
 from uvsdk.privacy.sealing import CHUNK_BYTES, seal_and_digest
-from uvsdk.privacy.statements import verify_statement
+from uvsdk.records.codec import pack, unpack
+from uvsdk.training.participation import Trainer, TrainingJob, TrainingResult
 from uvsdk_device.connection import Object
 from uvsdk_device.deployment import key_bytes, number, signature_bytes, text, validity_of
 from uvsdk_device.frozen_views import frozen_views

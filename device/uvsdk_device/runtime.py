@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from uvsdk.attempts import RetryPolicy
 from uvsdk.bundle import Bundle
+from uvsdk.bundle.inference import open_bundle
 from uvsdk.enrolment.ageing import AgeingPolicy
 from uvsdk.errors import EnrolmentError, ModelMismatchError, StoreError, ThresholdError
-from uvsdk.gallery import Gallery
 from uvsdk.identify import DEFAULT_FPIR, Identification, SearchThreshold, identify
-from uvsdk.inference import open_bundle
+from uvsdk.records.transfer import stays_here
 from uvsdk.scoring import Decision, Threshold
-from uvsdk.template import Template
-from uvsdk.transfer import stays_here
+from uvsdk.templates.attempts import RetryPolicy
+from uvsdk.templates.gallery import Gallery
+from uvsdk.templates.template import Template
 from uvsdk.verify import threshold_for, verified
 from uvsdk_device import ageing as versions
 from uvsdk_device.attempts import AttemptGate
@@ -39,7 +39,7 @@ class Runtime:
     is then made again from the stored features, once, when its user is first verified; the store keeps the new one.
 
     Failed attempts are counted in the store, for each person and for the device, and closed as ``retry`` says
-    (:mod:`uvsdk.attempts`).
+    (:mod:`uvsdk.templates.attempts`).
 
     Args:
         store: this device's.
@@ -55,7 +55,7 @@ class Runtime:
     Raises:
         ExchangedBundleError: the store works with another model, and nobody has accepted this one.
 
-    >>> from uvsdk.attempts import RetryPolicy
+    >>> from uvsdk.templates.attempts import RetryPolicy
     >>> patient = RetryPolicy(free_failures=3, first_delay_s=60.0)  # Runtime(store, model, retry=patient)
     """
 
@@ -104,7 +104,7 @@ class Runtime:
             capture: how the probe is taken: quality policy, rule for several faces, limits.
             detectors: presentation attack detectors that look at the probe too.
             told: whether somebody else than whoever holds the store is told the score; then every answer counts as an
-                attempt (:mod:`uvsdk.attempts`).
+                attempt (:mod:`uvsdk.templates.attempts`).
 
         Raises:
             TooManyAttemptsError, DisabledError: after failures in a row; the probe was not looked at.

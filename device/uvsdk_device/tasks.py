@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from uvsdk.arrays import Float32
 from uvsdk.errors import SealError, WireError
 from uvsdk.federation import algorithms, streams
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.messages import Invitation, Request, RoundHeader, Task
 from uvsdk.federation.strategy import AnyRequestAlgorithm, Memory, Secret
 from uvsdk.privacy.sealing import Envelope, seal
+from uvsdk.records.codec import pack, unpack
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import Membership
 from uvsdk_device.memory import MemoryRecord, RequestRecord, keep_memory, keep_request, read_memory, read_request

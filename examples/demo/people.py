@@ -10,7 +10,7 @@ from pathlib import Path
 
 from uvsdk import Bundle, enroll
 from uvsdk.errors import UnknownUserError
-from uvsdk.federation.participation import find_trainer
+from uvsdk.training.participation import find_trainer
 from uvsdk_device import EncryptedStore, Federation, Runtime
 
 FMR = 0.01

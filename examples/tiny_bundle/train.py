@@ -20,12 +20,12 @@ import torch
 from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
-from uvsdk import backbones
 from uvsdk.arrays import Float32, Int64
-from uvsdk.backbones import Backbone
 from uvsdk.bundle import Bundle
-from uvsdk.export import export_bundle
 from uvsdk.scoring import Calibration
+from uvsdk.training import backbones
+from uvsdk.training.backbones import Backbone
+from uvsdk.training.export import export_bundle
 
 CLASSES = 10
 EPOCHS = 40

@@ -16,8 +16,8 @@ import soundfile
 
 from examples.voice_activity import silero, sounds
 from uvsdk.arrays import Bool, Float32
-from uvsdk.execution import onnxruntime
 from uvsdk.modality import audio, mel, vad, voice
+from uvsdk.system.execution import onnxruntime
 
 # Silero's own thresholds for short utterances; the pupil's are the defaults of ``vad.detect``.
 TEACHER_START, TEACHER_STOP = 0.3, 0.15

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from uvsdk import weights
 from uvsdk.arrays import Float32
-from uvsdk.execution import onnxruntime
+from uvsdk.system.execution import onnxruntime
+from uvsdk.training import weights
 
 FRAME = 512
 _CONTEXT = 64

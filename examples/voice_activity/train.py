@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from examples.voice_activity import silero, sounds
 from uvsdk.arrays import Float32
-from uvsdk.graphs import serialise
 from uvsdk.modality import audio, mel, voice
+from uvsdk.training.graphs import serialise
 
 HOP, WINDOW, MELS = 160, 400, 40
 WIDTH = 24

@@ -21,7 +21,9 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from uvsdk.attempts import (
+from uvsdk.errors import SampleError, TooManyAttemptsError
+from uvsdk.scoring import Decision, Threshold
+from uvsdk.templates.attempts import (
     HOUR_S,
     Attempts,
     Outcome,
@@ -35,8 +37,6 @@ from uvsdk.attempts import (
     settled,
     wait_s,
 )
-from uvsdk.errors import SampleError, TooManyAttemptsError
-from uvsdk.scoring import Decision, Threshold
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.problems import Problem
 from uvsdk_server.store import counts

@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from uvsdk.errors import SettingsError
-from uvsdk.network import is_loopback
+from uvsdk.system.network import is_loopback
 
 LIMIT: Final = 16
 """Names of one server: a signature is tried with each of them."""

@@ -12,12 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from uvsdk import forms, strict_json
 from uvsdk.errors import WireError
+from uvsdk.records import strict_json
+from uvsdk.rest import forms
 
 
 class StrictRequest(Request):
-    """A request whose JSON is read by :mod:`uvsdk.strict_json`."""
+    """A request whose JSON is read by :mod:`uvsdk.records.strict_json`."""
 
     async def json(self) -> Any:
         """The body's JSON. Raises what FastAPI lets through while it reads a body: answered 400 ``malformed``."""
@@ -44,7 +45,7 @@ async def form_as_json(request: Request) -> Request:
     """The request, a multipart form in place of its JSON where it came as one: a file becomes base64.
 
     Raises:
-        WireError: see :func:`uvsdk.forms.read`.
+        WireError: see :func:`uvsdk.rest.forms.read`.
     """
     if not forms.is_form(request.headers):
         return request

@@ -23,12 +23,12 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from uvsdk import network
-from uvsdk.attempts import wait_s
 from uvsdk.cli import Command
 from uvsdk.errors import SettingsError, StoreError
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.privacy.identifiers import hash_user_id
+from uvsdk.system import network
+from uvsdk.templates.attempts import wait_s
 from uvsdk_server import tokens
 from uvsdk_server.app import create_app
 from uvsdk_server.connections import Patience, room

@@ -19,9 +19,9 @@ from uvsdk.bundle import Bundle
 from uvsdk.errors import SettingsError, StoreError, WireError
 from uvsdk.federation import clipping
 from uvsdk.federation.messages import TrainingConfig
+from uvsdk.federation.statements import Validity
 from uvsdk.privacy.bundle_signing import read_public_key
-from uvsdk.privacy.statements import Validity
-from uvsdk.transfer import stays_here
+from uvsdk.records.transfer import stays_here
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.authorities import Authorities
 from uvsdk_server.clocks import Clock, NotBefore

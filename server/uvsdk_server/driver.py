@@ -25,9 +25,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from uvsdk.errors import SealError, UpdateRejectedError, UvsdkError
 from uvsdk.federation import clipping, streams
 from uvsdk.federation.aggregation import weight_share
-from uvsdk.federation.codec import unpack
-from uvsdk.federation.messages import Admission, Scalar, UpdateHead
+from uvsdk.federation.messages import Admission, UpdateHead
 from uvsdk.federation.strategy import Contribution
+from uvsdk.records.codec import Scalar, unpack
 from uvsdk_server import aggregation, observer
 from uvsdk_server.board import Notice
 from uvsdk_server.clocks import Waits

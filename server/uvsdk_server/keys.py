@@ -32,8 +32,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from sqlalchemy import insert, select, update
 
 from uvsdk.errors import StoreError
-from uvsdk.privacy.statements import Statement, Validity, key_id, sign_statement
-from uvsdk.transfer import stays_here
+from uvsdk.federation.statements import Statement, Validity, sign_statement
+from uvsdk.privacy.identifiers import key_id
+from uvsdk.records.transfer import stays_here
 from uvsdk_server.clocks import Ageing
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.schema import server_keys

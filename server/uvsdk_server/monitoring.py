@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from uvsdk.transfer import stays_here
+from uvsdk.records.transfer import stays_here
 
 Log = structlog.typing.FilteringBoundLogger
 

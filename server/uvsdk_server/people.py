@@ -14,11 +14,11 @@ from sqlalchemy import case, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.errors import TemplateFormatError, UpdateRejectedError, WireError
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.guards import check_samples, check_unit_vector
 from uvsdk.federation.messages import Admission, TemplateUpload
 from uvsdk.privacy.key_rotation import Rotation
-from uvsdk.template import Template
+from uvsdk.records.codec import pack, unpack
+from uvsdk.templates.template import Template
 from uvsdk_server import tokens
 from uvsdk_server.keys import KeyFolder
 from uvsdk_server.problems import Problem

@@ -8,11 +8,11 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from uvsdk.attempts import DAY_S, RetryPolicy
 from uvsdk.errors import SettingsError
 from uvsdk.modality import Capture, FacesRule, Limits
-from uvsdk.network import is_loopback
 from uvsdk.scoring import QualityPolicy
+from uvsdk.system.network import is_loopback
+from uvsdk.templates.attempts import DAY_S, RetryPolicy
 from uvsdk_server import authorities
 from uvsdk_server.store.counts import Whose
 
@@ -82,7 +82,7 @@ class Settings(BaseSettings):
         retry_delay_s: the first delay; each further failure doubles it (NIST: at least 30 s).
         retry_longest_delay_s: where it stops growing.
         pair_failures_per_hour: failed attempts for one person by one caller in an hour's window, whatever is accepted
-            in between; a caller who is told scores fills it with every answer (:mod:`uvsdk.attempts`).
+            in between; a caller who is told scores fills it with every answer (:mod:`uvsdk.templates.attempts`).
         pair_failures_per_day: the same in a day's.
         person_failures_per_hour: failed attempts for one person by all callers together; they slow callers through whom
             that person was not accepted lately, and no others.

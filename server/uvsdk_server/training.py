@@ -12,18 +12,10 @@ import numpy as np
 from uvsdk.errors import SettingsError, UnknownNameError, UpdateRejectedError
 from uvsdk.federation import algorithms, clipping, optimisers, streams
 from uvsdk.federation.classes import mean_offdiagonal_cosine
-from uvsdk.federation.codec import pack, unpack
-from uvsdk.federation.messages import (
-    Admission,
-    Invitation,
-    OptimiserState,
-    RoundHeader,
-    Scalar,
-    Task,
-    TrainingConfig,
-)
+from uvsdk.federation.messages import Admission, Invitation, OptimiserState, RoundHeader, Task, TrainingConfig
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
 from uvsdk.privacy.sealing import Binding, new_nonce, seal
+from uvsdk.records.codec import Scalar, pack, unpack
 from uvsdk_server.envelopes import Expected
 from uvsdk_server.keys import KeyFolder, KeyRing
 from uvsdk_server.people import Device

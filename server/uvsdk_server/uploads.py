@@ -22,10 +22,10 @@ import numpy as np
 
 from uvsdk.errors import UvsdkError
 from uvsdk.federation.aggregation import CHUNK_PARAMETERS
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.guards import DeltaCheck, check_samples
 from uvsdk.federation.messages import UpdateHead
 from uvsdk.privacy.sealing import OVERHEAD_BYTES, Digests, Envelope, RunningDigest
+from uvsdk.records.codec import pack, unpack
 from uvsdk_server import envelopes, limits, observer, problems
 from uvsdk_server.aggregation import mapped_envelope
 from uvsdk_server.monitoring import Metrics

@@ -15,7 +15,7 @@ from uvsdk.modality import Capture, FacesRule
 from uvsdk.presentation import PresentationAttackDetector
 from uvsdk.presentation.carried import carried
 from uvsdk.scoring import Decision, QualityPolicy, Threshold
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 from uvsdk.verify import check_calibration, check_rate, decide, stricter, threshold_at, threshold_for, verify
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.models import Models

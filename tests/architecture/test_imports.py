@@ -17,13 +17,13 @@ SOURCES = (ROOT, ROOT / "server", ROOT / "device")
 
 # Modules that train or export; everything else must load where torch is not installed.
 TRAINING = (
-    "uvsdk.backbones",
-    "uvsdk.export",
+    "uvsdk.training.backbones",
+    "uvsdk.training.export",
     "uvsdk.federation.positive",
     "uvsdk.federation.sampled_loss",
-    "uvsdk.graphs",
+    "uvsdk.training.graphs",
     "uvsdk.simulation",
-    "uvsdk.training",
+    "uvsdk.training.loop",
 )
 
 WITHOUT_TORCH = """
@@ -95,7 +95,7 @@ def test_import_uvsdk_is_light() -> None:
 
 
 def test_onnxruntime_is_imported_in_one_place() -> None:
-    """Which turns off its reports first: uvsdk.offline."""
+    """Which turns off its reports first: uvsdk.system.offline."""
     folders = ("uvsdk", "server", "device", "examples", "tests")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     importers = {
@@ -103,7 +103,7 @@ def test_onnxruntime_is_imported_in_one_place() -> None:
         for path in files
         if "onnxruntime" in (text := path.read_text()) and any(_imports(node) for node in ast.walk(ast.parse(text)))
     }
-    assert importers == {"uvsdk/execution.py"}
+    assert importers == {"uvsdk/system/execution.py"}
 
 
 def _imports(node: ast.AST) -> bool:

@@ -15,9 +15,10 @@ import soundfile
 from PIL import Image
 
 from tests import real_data
-from uvsdk import cli, weights
+from uvsdk import cli
 from uvsdk.errors import WeightsError
 from uvsdk.federation import disclosure
+from uvsdk.training import weights
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"

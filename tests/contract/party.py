@@ -13,9 +13,9 @@ from torch import Tensor
 from uvsdk.arrays import Array, Float64
 from uvsdk.errors import SettingsError
 from uvsdk.federation import algorithms
-from uvsdk.federation.codec import pack
 from uvsdk.federation.messages import Admission
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON, Contribution, Memory
+from uvsdk.records.codec import pack
 
 DIMENSIONS = (6, 255)
 """Trunk dimensions to try, smallest first: an algorithm may accept only some."""

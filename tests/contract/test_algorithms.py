@@ -22,7 +22,6 @@ from tests.contract.declared import DECLARED, ONCE, Words
 from tests.contract.party import SAMPLES, Party, arrays, doubled, hashes, number, secret, unit
 from uvsdk.errors import SettingsError, UnknownNameError, UpdateRejectedError, WireError
 from uvsdk.federation import algorithms, controls
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.strategy import (
     EMBEDDED,
     INSTANCES,
@@ -33,6 +32,7 @@ from uvsdk.federation.strategy import (
     RequestAlgorithm,
     ServerAlgorithm,
 )
+from uvsdk.records.codec import pack, unpack
 
 if elsewhere := os.environ.get("UVSDK_TEST_ALGORITHMS"):
     algorithms.__path__.append(elsewhere)

@@ -10,7 +10,7 @@ import numpy as np
 from uvsdk.bundle import shipped
 from uvsdk.enrolment.ageing import AgeingPolicy
 from uvsdk.scoring import Decision
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 from uvsdk_device import EncryptedStore
 from uvsdk_device.ageing import TemplateAgeing
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from uvsdk import enroll
 from uvsdk.bundle import shipped
-from uvsdk.training import LocalTrainer
+from uvsdk.training.loop import LocalTrainer
 from uvsdk_device import EncryptedStore, Federation, RoundReport
 from uvsdk_device.wrapping import ScryptCost
 

@@ -28,7 +28,6 @@ from sqlalchemy import make_url, text
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle, shipped
 from uvsdk.federation.algorithms.fedaws import payload as fedaws
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.messages import (
     Admission,
     Numbered,
@@ -38,12 +37,13 @@ from uvsdk.federation.messages import (
     TrainingConfig,
     UpdateHead,
 )
+from uvsdk.federation.statements import Validity, verify_statement
 from uvsdk.privacy.identifiers import hash_user_id
 from uvsdk.privacy.request_signing import CHALLENGE_HEADER, Requested, sign_request
 from uvsdk.privacy.sealing import CHUNK_BYTES, Binding, Envelope, new_nonce, seal
-from uvsdk.privacy.statements import Validity, verify_statement
+from uvsdk.records.codec import pack, unpack
 from uvsdk.scoring import Threshold
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 from uvsdk_server import Settings, create_app, tokens
 from uvsdk_server.commands import Server
 from uvsdk_server.deployment import open_database

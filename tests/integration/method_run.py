@@ -26,17 +26,18 @@ from tests.integration import roles
 from tests.integration.crew import is_alive, read
 from tests.integration.forked import Crew, ForkedServer, eventually
 from tests.integration.harness import PEPPER, kind
-from uvsdk import backbones, modality, verify
+from uvsdk import modality, verify
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle, shipped
 from uvsdk.errors import EdgeOnlyError
-from uvsdk.export import export_bundle
 from uvsdk.federation import algorithms, streams
-from uvsdk.federation.codec import unpack
 from uvsdk.federation.messages import Admission, Numbered, Request, TrainingConfig, UpdateHead
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
 from uvsdk.privacy.identifiers import canonical_instance, hash_instance, hash_person
 from uvsdk.privacy.sealing import Envelope
+from uvsdk.records.codec import unpack
+from uvsdk.training import backbones
+from uvsdk.training.export import export_bundle
 from uvsdk_server import observer
 
 PEOPLE, ROUNDS, LOST_IN = 4, 3, 2

@@ -9,9 +9,9 @@ import numpy as np
 
 from tests.integration.harness import PEPPER, RunningServer
 from uvsdk.federation.algorithms.fedaws.payload import Payload
-from uvsdk.federation.codec import pack
-from uvsdk.federation.participation import TrainingJob, TrainingResult
 from uvsdk.privacy.identifiers import hash_user_id
+from uvsdk.records.codec import pack
+from uvsdk.training.participation import TrainingJob, TrainingResult
 from uvsdk_device import EncryptedStore, Federation
 from uvsdk_device.queue import Backoff
 from uvsdk_device.wrapping import ScryptCost

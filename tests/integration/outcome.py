@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from uvsdk.federation import algorithms
-from uvsdk.federation.codec import unpack
 from uvsdk.federation.messages import OptimiserState
+from uvsdk.records.codec import unpack
 from uvsdk_server.keys import KeyFolder
 
 

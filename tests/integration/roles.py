@@ -15,17 +15,17 @@ from fastapi import FastAPI
 
 from tests.integration.harness import PEPPER
 from tests.integration.serve import Killer
-from uvsdk import backbones, enroll
-from uvsdk.backbones import Partial
+from uvsdk import enroll
 from uvsdk.bundle import Bundle
 from uvsdk.federation import algorithms
 from uvsdk.federation.messages import TrainingConfig
-from uvsdk.federation.participation import TrainingJob, TrainingResult
 from uvsdk.privacy.identifiers import hash_user_id
 from uvsdk.simulation import Engine, Frozen, Prepared, Simulation
 from uvsdk.simulation.population import Identity, Population
 from uvsdk.simulation.seeds import SeededSecret
-from uvsdk.training import LocalTrainer
+from uvsdk.training.backbones import Partial
+from uvsdk.training.loop import LocalTrainer, backbones
+from uvsdk.training.participation import TrainingJob, TrainingResult
 from uvsdk_device import EncryptedStore, Federation
 from uvsdk_device.connection import Answer, Connection
 from uvsdk_device.queue import Backoff

@@ -25,8 +25,8 @@ from PIL import Image
 
 from tests.integration.harness import RunningServer, SyntheticDevice, devices_of, eventually, kind, serving
 from tests.integration.numpy_devices import make_store
-from uvsdk import enroll, inference
-from uvsdk.bundle import shipped
+from uvsdk import enroll
+from uvsdk.bundle import inference, shipped
 from uvsdk.errors import UnknownUserError
 from uvsdk_device import agent
 from uvsdk_device.runtime import Runtime

@@ -29,7 +29,7 @@ from tests import without_network
 from tests.integration.harness import CONFIG
 from tests.synthetic_voice import RATE, utterance
 from uvsdk.bundle import shipped
-from uvsdk.offline import SWITCH
+from uvsdk.system.offline import SWITCH
 
 pytestmark = pytest.mark.skipif(not without_network.supported(), reason="needs seccomp of Linux on x86-64 or arm64")
 
@@ -47,7 +47,7 @@ import uvsdk
 from pathlib import Path
 from uvsdk import modality
 from uvsdk.bundle import shipped
-from uvsdk.execution import onnxruntime
+from uvsdk.system.execution import onnxruntime
 
 def verify():
     pages = sorted(Path(sys.argv[1]).glob("ada-*.png"))

@@ -28,11 +28,11 @@ from tests.integration import harness, roles
 from tests.integration.harness import CONFIG, PEPPER, RunningServer, SyntheticDevice, kind
 from uvsdk.bundle import Bundle, shipped
 from uvsdk.enroll import enroll
-from uvsdk.federation.codec import pack
 from uvsdk.federation.messages import TemplateUpload
 from uvsdk.privacy.identifiers import hash_user_id
+from uvsdk.records.codec import pack
 from uvsdk.scoring import Threshold
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 from uvsdk.verify import verify
 from uvsdk_device.agent import AgentSettings, create_app
 from uvsdk_device.keystore import EncryptedStore
@@ -176,10 +176,10 @@ def test_two_hundred_trials_on_handwriting(tmp_path: Path) -> None:
 def voices() -> tuple[Bundle, dict[str, list[np.ndarray]]]:
     """A speaker encoder with its card, and ten recordings of each of five readers at 16 kHz."""
     pytest.importorskip("torch", reason="making a bundle needs the train extra")
-    from uvsdk import backbones
-    from uvsdk.cards import attached
+    from uvsdk.bundle.cards import attached
     from uvsdk.errors import WeightsNotFoundError
-    from uvsdk.export import export_bundle
+    from uvsdk.training import backbones
+    from uvsdk.training.export import export_bundle
 
     folder = real_data.file("speech_librispeech")
     try:

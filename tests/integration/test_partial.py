@@ -32,8 +32,8 @@ from tests.integration.method_run import (
     model_of,
     training,
 )
-from uvsdk import enroll, frozen
-from uvsdk.bundle import Bundle, shipped
+from uvsdk import enroll
+from uvsdk.bundle import Bundle, frozen, shipped
 from uvsdk.errors import SettingsError
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk_device.deployment import approved_deployment

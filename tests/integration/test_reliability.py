@@ -14,8 +14,8 @@ import pytest
 
 from tests import real_data, reliability
 from uvsdk.bundle import Bundle, shipped
+from uvsdk.bundle.inference import embed
 from uvsdk.errors import NoInkError, WeightsError
-from uvsdk.inference import embed
 from uvsdk.verify import verify
 
 
@@ -33,8 +33,8 @@ def _digits() -> Case:
 
 
 def _voice() -> Case:
-    export = pytest.importorskip("uvsdk.export", reason="making a voice bundle needs the train extra")
-    backbones = pytest.importorskip("uvsdk.backbones")
+    export = pytest.importorskip("uvsdk.training.export", reason="making a voice bundle needs the train extra")
+    backbones = pytest.importorskip("uvsdk.training.backbones")
     folder = real_data.file("speech_librispeech")
     try:
         bundle = export.export_bundle(backbones.get("ge2e").load())
@@ -44,7 +44,7 @@ def _voice() -> Case:
 
 
 def _face() -> Case:
-    sface = pytest.importorskip("uvsdk.graphs.sface", reason="making a face bundle needs the train extra")
+    sface = pytest.importorskip("uvsdk.training.graphs.sface", reason="making a face bundle needs the train extra")
     archive = real_data.file("lfw_fold1_originals.tar")
     try:
         bundle = sface.sface_bundle()

@@ -19,8 +19,8 @@ from tests.integration.harness import RunningServer, kind, serving
 from tests.integration.numpy_devices import federation_of, make_store, pages
 from tests.unit.test_calibrating import people as observations
 from uvsdk import enroll, verify
-from uvsdk.archive import pack_members, read_members
 from uvsdk.bundle import Bundle, shipped
+from uvsdk.bundle.archive import pack_members, read_members
 from uvsdk.errors import ExchangedBundleError, StoreError, UntrustedBundleError, UvsdkError
 from uvsdk.evaluation import calibrating
 from uvsdk.privacy import bundle_signing

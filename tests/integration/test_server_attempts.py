@@ -22,11 +22,11 @@ from PIL import Image
 from tests.integration import harness
 from tests.integration.harness import ROOT, KillableServer, RunningServer, SyntheticDevice, kind
 from tests.integration.test_store import migrated
-from uvsdk.attempts import Attempts, RetryPolicy
 from uvsdk.bundle import shipped
 from uvsdk.cli import main
 from uvsdk.errors import DisabledError, NoInkError, ThresholdError, TooManyAttemptsError
 from uvsdk.scoring import Decision, Threshold
+from uvsdk.templates.attempts import Attempts, RetryPolicy
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.problems import Problem
@@ -371,7 +371,7 @@ def test_a_person_who_leaves_meanwhile_leaves_no_count(sqlite: str) -> None:
 
 KILLED = """
 import asyncio, os, signal, sys
-from uvsdk.attempts import RetryPolicy
+from uvsdk.templates.attempts import RetryPolicy
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.store.database import Database

@@ -18,9 +18,9 @@ from uvsdk import enroll
 from uvsdk.arrays import Float32
 from uvsdk.bundle import shipped
 from uvsdk.errors import SealError, UnapprovedConfigError
-from uvsdk.federation.codec import pack
 from uvsdk.federation.messages import Admission, TemplateUpload
-from uvsdk.template import Template
+from uvsdk.records.codec import pack
+from uvsdk.templates.template import Template
 from uvsdk_device.connection import Connection
 from uvsdk_device.deployment import Deployment
 from uvsdk_server import clocks

@@ -21,9 +21,9 @@ from uvsdk.errors import SettingsError
 from uvsdk.federation import messages
 from uvsdk.federation.algorithms.fedss import payload as fedss
 from uvsdk.federation.algorithms.fedss.request import REQUEST
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.messages import RoundHeader, TrainingConfig
 from uvsdk.privacy.sealing import Envelope, seal
+from uvsdk.records.codec import pack, unpack
 from uvsdk_server import Settings
 from uvsdk_server.commands import COMMANDS
 from uvsdk_server.deployment import Deployment

@@ -18,9 +18,9 @@ from pydantic import ValidationError
 from tests.integration import harness
 from tests.integration.harness import CONFIG, P, RunningServer, SyntheticDevice, kind
 from uvsdk.errors import WireError
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.messages import Admission, Numbered, TemplateUpload
-from uvsdk.template import Template
+from uvsdk.records.codec import pack, unpack
+from uvsdk.templates.template import Template
 from uvsdk_server import Settings
 
 HUGE = 10**400

@@ -12,7 +12,7 @@ import pytest
 from tests.integration import harness
 from tests.integration.harness import CONFIG, DIMENSION, RunningServer, SyntheticDevice, kind
 from uvsdk.federation.algorithms.fedaws.state import SpreadMatrix
-from uvsdk.federation.codec import unpack
+from uvsdk.records.codec import unpack
 from uvsdk_server.keys import KeyFolder
 
 

@@ -19,7 +19,8 @@ from uvsdk import enroll
 from uvsdk.bundle import shipped
 from uvsdk.errors import SealError, UnapprovedConfigError
 from uvsdk.federation.messages import ServerStatement
-from uvsdk.privacy.statements import Validity, key_id, sign_statement
+from uvsdk.federation.statements import Validity, sign_statement
+from uvsdk.privacy.identifiers import key_id
 from uvsdk_device.connection import Connection
 
 PEOPLE = 3

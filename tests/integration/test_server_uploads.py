@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.integration import harness
 from tests.integration.harness import CONFIG, DIMENSION, P, RunningServer, SyntheticDevice, kind
 from uvsdk.federation.algorithms.fedaws import payload as fedaws
-from uvsdk.federation.codec import pack
 from uvsdk.federation.messages import RoundHeader
 from uvsdk.privacy.sealing import seal
+from uvsdk.records.codec import pack
 
 
 @dataclass

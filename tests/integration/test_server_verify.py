@@ -78,7 +78,7 @@ def test_a_sample_is_read_like_anywhere_else(server: RunningServer) -> None:
     ink[10:54, 28:36] = 255
     file = io.BytesIO()
     Image.fromarray(255 - ink).save(file, "PNG")
-    from uvsdk.inference import embed
+    from uvsdk.bundle.inference import embed
 
     writer = SyntheticDevice(server, 2)
     writer.join(server.token("enrol"))

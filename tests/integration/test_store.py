@@ -23,8 +23,8 @@ from sqlalchemy.exc import IntegrityError
 
 from tests.integration import harness
 from tests.integration.harness import CONFIG
-from uvsdk.attempts import Attempts, Recent
 from uvsdk.errors import SettingsError, StoreError
+from uvsdk.templates.attempts import Attempts, Recent
 from uvsdk_server import tokens
 from uvsdk_server.keys import AtRest
 from uvsdk_server.problems import Problem

@@ -24,8 +24,8 @@ from tests.integration import harness
 from tests.integration.harness import DIMENSION, RunningServer, SyntheticDevice, kind
 from uvsdk.arrays import Float32, Float64
 from uvsdk.bundle import shipped
+from uvsdk.bundle.inference import embed
 from uvsdk.errors import SampleError
-from uvsdk.inference import embed
 from uvsdk_server import Settings
 
 TRIES = 50

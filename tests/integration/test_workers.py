@@ -20,10 +20,11 @@ import pytest
 
 from tests.integration.harness import ROOT
 from tests.integration.numpy_devices import make_store, pages
-from uvsdk import Gallery, MemoryStore, enroll, forking, identify, inference, verify
-from uvsdk.bundle import Bundle, shipped
+from uvsdk import Gallery, MemoryStore, enroll, identify, verify
+from uvsdk.bundle import Bundle, inference, shipped
 from uvsdk.identify import SearchThreshold
 from uvsdk.presentation.challenge import Challenges
+from uvsdk.system import forking
 from uvsdk_device import EncryptedStore, Runtime
 
 # Python 3.12 and later say that a fork among threads may deadlock; that it does not is what these tests are for.

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from uvsdk.arrays import Float64, UInt8
-from uvsdk.federation import codewords
-from uvsdk.privacy.codeword_recovery import independent_components, recover
+from uvsdk.federation.algorithms.feduv import codewords
+from uvsdk.federation.algorithms.feduv.codeword_recovery import independent_components, recover
 
 FEATURES = 64
 seeds = st.integers(0, 2**32 - 1)

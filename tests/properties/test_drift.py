@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.federated_run import manifest_of
-from uvsdk import backbones
 from uvsdk.arrays import Float32
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import aggregation, codec, controls, optimisers
+from uvsdk.federation import aggregation, controls, optimisers
 from uvsdk.federation.algorithms.feduv.payload import Task as NumberTask
 from uvsdk.federation.algorithms.fixed.payload import Task
 from uvsdk.federation.messages import OPTIMISERS, TrainingConfig
-from uvsdk.federation.participation import TrainingJob
 from uvsdk.federation.strategy import Memory
-from uvsdk.training import LocalTrainer, proximal_term
+from uvsdk.records import codec
+from uvsdk.training.loop import LocalTrainer, backbones, proximal_term
+from uvsdk.training.participation import TrainingJob
 
 BACKBONE = "digits-cnn"
 seeds = st.integers(0, 2**32 - 1)

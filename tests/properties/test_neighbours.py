@@ -13,10 +13,10 @@ from uvsdk.federation import neighbours, spreadout
 from uvsdk.federation.algorithms.fedaws import state as kept
 from uvsdk.federation.algorithms.fedaws.payload import Payload, Settings
 from uvsdk.federation.algorithms.fedaws.server import SERVER
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.messages import Admission
 from uvsdk.federation.spreadout import Pairs, Spreadout
 from uvsdk.federation.strategy import Contribution
+from uvsdk.records.codec import pack, unpack
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -11,14 +11,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.federated_run import Outcome, manifest_of, run
-from uvsdk import backbones
 from uvsdk.arrays import Array, Float64
-from uvsdk.federation import aggregation, algorithms, classes, codec, spreadout, streams
+from uvsdk.federation import aggregation, algorithms, classes, spreadout, streams
 from uvsdk.federation.messages import Admission, TrainingConfig
-from uvsdk.federation.participation import TrainingJob
 from uvsdk.federation.spreadout import Pairs, Spreadout
 from uvsdk.federation.strategy import Contribution
-from uvsdk.training import LocalTrainer
+from uvsdk.records import codec
+from uvsdk.training.loop import LocalTrainer, backbones
+from uvsdk.training.participation import TrainingJob
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 
 from uvsdk import modality
 from uvsdk.arrays import Array, Float32
-from uvsdk.bundle import Bundle, Manifest
+from uvsdk.bundle import Bundle
+from uvsdk.bundle.manifest import Manifest
 from uvsdk.errors import NoInkError, UndecodableSampleError
 from uvsdk.modality import Capture, Prepared, Sample
 from uvsdk.scoring import Calibration, Quality

@@ -23,7 +23,7 @@ from uvsdk.privacy.identifiers import (
     hash_person,
     hash_user_id,
 )
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 from uvsdk_device.deployment import Deployment
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import Device, Membership, admission_of, send_template

@@ -14,9 +14,9 @@ from uvsdk.arrays import Float32, Float64
 from uvsdk.enrolment import ageing
 from uvsdk.enrolment.ageing import AgeingPolicy, History, Step
 from uvsdk.errors import ModelMismatchError, SampleError, SettingsError, TemplateFormatError
-from uvsdk.federation.codec import pack, unpack
+from uvsdk.records.codec import pack, unpack
 from uvsdk.scoring import Decision, Presentation, Threshold
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 from uvsdk.verify import compare
 
 LIMIT = Threshold(0.5, 0.01, 10_000)

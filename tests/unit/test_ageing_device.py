@@ -15,10 +15,10 @@ from uvsdk.bundle import Bundle
 from uvsdk.enroll import enroll
 from uvsdk.enrolment.ageing import AgeingPolicy
 from uvsdk.errors import SettingsError, StoreError, StoreFullError, UnknownUserError
-from uvsdk.gallery import Gallery
 from uvsdk.identify import identify
 from uvsdk.modality.contract import Captured
 from uvsdk.scoring import Presentation, Threshold
+from uvsdk.templates.gallery import Gallery
 from uvsdk_device.ageing import TemplateAgeing, read_history
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.runtime import Runtime

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uvsdk.attempts import (
+from uvsdk.errors import AttemptsError, DisabledError, SettingsError, TooManyAttemptsError
+from uvsdk.templates.attempts import (
     HOUR_S,
     WITH_DETECTION,
     Attempts,
@@ -24,7 +25,6 @@ from uvsdk.attempts import (
     settled,
     wait_s,
 )
-from uvsdk.errors import AttemptsError, DisabledError, SettingsError, TooManyAttemptsError
 
 POLICY = RetryPolicy()
 

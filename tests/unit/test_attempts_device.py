@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from uvsdk.attempts import Attempts, RetryPolicy
 from uvsdk.bundle import Bundle, shipped
 from uvsdk.cli import main
 from uvsdk.enroll import enroll
@@ -34,6 +33,7 @@ from uvsdk.errors import (
 )
 from uvsdk.identify import SearchThreshold
 from uvsdk.scoring import Decision, Threshold
+from uvsdk.templates.attempts import Attempts, RetryPolicy
 from uvsdk_device.attempts import AttemptGate, read_attempts, reset_attempts
 from uvsdk_device.keystore import ATTEMPTS, EncryptedStore
 from uvsdk_device.runtime import Runtime
@@ -245,7 +245,7 @@ def test_two_gates_on_one_store_share_the_count(store: EncryptedStore, bundle: B
 
 KILLED = """
 import os, signal, sys
-from uvsdk.attempts import RetryPolicy
+from uvsdk.templates.attempts import RetryPolicy
 from uvsdk.identify import SearchThreshold
 from uvsdk.scoring import Decision, Threshold
 from uvsdk_device.attempts import AttemptGate

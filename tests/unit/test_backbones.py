@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from uvsdk import backbones
-from uvsdk.backbones import Backbone, Headed, faceapi_resnet
 from uvsdk.errors import UnknownNameError, UpdateRejectedError, WeightsError, WeightsNotFoundError
+from uvsdk.training import backbones
+from uvsdk.training.backbones import Backbone, Headed, faceapi_resnet
 
 NAMES = backbones.names()
 PRETRAINED = ("ge2e", "faceapi-resnet", "inception-resnet-v1")
@@ -179,7 +179,7 @@ def test_pretrained_weights_load(name: str) -> None:
 @pytest.mark.parametrize("name", PRETRAINED)
 def test_missing_weights_are_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UVSDK_CACHE", str(tmp_path))
-    monkeypatch.setattr("uvsdk.weights._installed", lambda package: [])
+    monkeypatch.setattr("uvsdk.training.weights._installed", lambda package: [])
     with pytest.raises(WeightsNotFoundError, match="uvsdk models fetch"):
         backbones.get(name).load()
 

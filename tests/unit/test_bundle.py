@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from uvsdk.arrays import Float32
-from uvsdk.bundle import Bundle, Manifest, Parameter, shipped
+from uvsdk.bundle import Bundle, shipped
+from uvsdk.bundle.manifest import Manifest, Parameter
 from uvsdk.errors import BundleError, ModelMismatchError, UnknownNameError
 from uvsdk.scoring import Calibration
 

@@ -17,17 +17,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.unit.conftest import Numbers
 from tests.unit.test_calibrating import people as observations
 from uvsdk import identify, verify
-from uvsdk.archive import pack_members, read_members
-from uvsdk.bundle import Bundle, Manifest, Parameter, shipped
+from uvsdk.bundle import Bundle, shipped
+from uvsdk.bundle.archive import pack_members, read_members
+from uvsdk.bundle.manifest import Manifest, Parameter
+from uvsdk.bundle.presentation_graph import PresentationGraph
 from uvsdk.cli import main
 from uvsdk.enroll import enroll
 from uvsdk.errors import BundleError, ExchangedBundleError, ModelMismatchError, UntrustedBundleError
 from uvsdk.evaluation import calibrating
-from uvsdk.gallery import Gallery
-from uvsdk.presentation.graph import PresentationGraph
 from uvsdk.privacy import bundle_signing
 from uvsdk.scoring import Calibration, Decision, fuse
-from uvsdk.storage import MemoryStore
+from uvsdk.templates.gallery import Gallery
+from uvsdk.templates.storage import MemoryStore
 from uvsdk_device.acceptance import KEPT, accepted_models
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.reembedding import is_current

@@ -14,7 +14,7 @@ from uvsdk.cli import main
 from uvsdk.enroll import enroll
 from uvsdk.errors import ThresholdError
 from uvsdk.scoring.personal import personal_threshold
-from uvsdk.storage import MemoryStore
+from uvsdk.templates.storage import MemoryStore
 from uvsdk.verify import verify
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.reembedding import is_current, remade

@@ -17,7 +17,7 @@ from uvsdk.evaluation.protocols import Person
 from uvsdk.scoring import Calibration, Cohort, Threshold, record
 from uvsdk.scoring.cohort import Normalisation
 from uvsdk.scoring.conditions import CONDITIONS
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 from uvsdk.verify import decide, threshold_at
 
 DIMENSION = 48

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from tests.unit.test_calibrating import people
-from uvsdk import cards
-from uvsdk.bundle import Bundle
+from uvsdk.bundle import Bundle, cards
+from uvsdk.bundle.manifest import Manifest
 from uvsdk.errors import BundleError
 from uvsdk.evaluation import calibrating
-from uvsdk.manifest import Manifest
 from uvsdk.scoring.record import from_bytes, to_bytes
 
 MANIFEST = Manifest("numbers", "identity", 3, MappingProxyType({"size": 3}), (), ("weights sha256 ab",))

@@ -7,8 +7,8 @@ from uvsdk.errors import UpdateRejectedError
 from uvsdk.federation import classes
 from uvsdk.federation.algorithms.fedaws.payload import Settings
 from uvsdk.federation.classes import ClassMatrix
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.messages import Admission
+from uvsdk.records.codec import pack, unpack
 
 MEANS, RANDOM = Settings(), Settings(initialisation="random")
 

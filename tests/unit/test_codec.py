@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from uvsdk.arrays import Array, Float32, Float64, Int64, UInt8
 from uvsdk.errors import WireError
-from uvsdk.federation.codec import pack, unpack
+from uvsdk.records.codec import pack, unpack
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 

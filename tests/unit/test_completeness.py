@@ -11,7 +11,7 @@ from uvsdk.arrays import Float32
 from uvsdk.enrolment import completeness as module
 from uvsdk.enrolment.completeness import Completeness, expected_fnmr
 from uvsdk.scoring import Calibration
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 
 # The median impostor has a cosine of 0.5, so two people are 0.5 apart.
 IMPOSTORS = Calibration.from_scores(np.linspace(0, 1, 1001), model_version="m", source="by hand")

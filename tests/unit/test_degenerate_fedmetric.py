@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import proxies
+from uvsdk.federation.algorithms.fedmetric import proxies
 from uvsdk.federation.algorithms.fedmetric.client import CLIENT, Local
 from uvsdk.federation.algorithms.fedmetric.payload import Payload, Settings, Task
+from uvsdk.federation.algorithms.fedmetric.proxies import ProxyStore
 from uvsdk.federation.algorithms.fedmetric.server import SERVER
-from uvsdk.federation.codec import pack
 from uvsdk.federation.messages import Admission, TrainingConfig
-from uvsdk.federation.proxies import ProxyStore
 from uvsdk.federation.strategy import Contribution, Memory
+from uvsdk.records.codec import pack
 
 D = 4
 PAPER = Settings.paper()

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import codewords
+from uvsdk.federation.algorithms.feduv import codewords
 from uvsdk.federation.algorithms.feduv.client import CLIENT
 from uvsdk.federation.algorithms.feduv.payload import Payload, Settings, Task
 from uvsdk.federation.algorithms.feduv.server import SERVER, Numbers
-from uvsdk.federation.codec import pack
 from uvsdk.federation.messages import Admission, TrainingConfig
 from uvsdk.federation.spreadout import CollapseWarning
 from uvsdk.federation.strategy import Contribution
-from uvsdk.training import unit
+from uvsdk.records.codec import pack
+from uvsdk.training.loop import unit
 
 C = 255
 

@@ -26,8 +26,8 @@ from uvsdk.errors import (
     TrainingUnavailableError,
     UvsdkError,
 )
-from uvsdk.storage import MemoryStore, Store, same_arrays
-from uvsdk.template import Template
+from uvsdk.templates.storage import MemoryStore, Store, same_arrays
+from uvsdk.templates.template import Template
 from uvsdk.verify import verify
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.wrapping import ScryptCost
@@ -173,7 +173,7 @@ def test_arguments_out_of_range(identity_bundle: MakeBundle) -> None:
 
 
 def test_a_path_is_opened_once_until_it_changes(tmp_path: Path, identity_bundle: MakeBundle) -> None:
-    from uvsdk.inference import open_bundle
+    from uvsdk.bundle.inference import open_bundle
 
     path = tmp_path / "model.uvb"
     identity_bundle().save(path)

@@ -16,8 +16,8 @@ from uvsdk.errors import EnrolmentError, ModelMismatchError, SettingsError, Unkn
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.compensation import Compensation
 from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings
-from uvsdk.storage import MemoryStore
-from uvsdk.template import Template
+from uvsdk.templates.storage import MemoryStore
+from uvsdk.templates.template import Template
 from uvsdk.verify import verify
 
 MakeBundle = Callable[..., Bundle]

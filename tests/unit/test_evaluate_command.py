@@ -16,8 +16,8 @@ from PIL import Image
 
 from uvsdk import cli
 from uvsdk.bundle import Bundle
+from uvsdk.bundle.inference import embed
 from uvsdk.errors import BundleError, UnknownNameError
-from uvsdk.inference import embed
 
 
 @dataclass(frozen=True)

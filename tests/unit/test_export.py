@@ -14,14 +14,15 @@ import torch
 from PIL import Image
 
 from tests import real_data
-from uvsdk import backbones, modality, weights
+from uvsdk import modality
 from uvsdk.arrays import Float32
-from uvsdk.backbones import Backbone
 from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError, SettingsError, WeightsError, WeightsNotFoundError
-from uvsdk.execution import onnxruntime
-from uvsdk.export import PARITY, export_bundle, parity
-from uvsdk.graphs.sface import Precision, sface_bundle
+from uvsdk.system.execution import onnxruntime
+from uvsdk.training import backbones, weights
+from uvsdk.training.backbones import Backbone
+from uvsdk.training.export import PARITY, export_bundle, parity
+from uvsdk.training.graphs.sface import Precision, sface_bundle
 
 
 def exported(backbone: Backbone, *, exact: bool = False) -> Bundle:
@@ -117,7 +118,7 @@ def test_export_leaves_the_backbone_as_it_was() -> None:
 
 
 def test_a_graph_that_differs_is_not_let_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uvsdk.export.parity", lambda *_: 2e-4)
+    monkeypatch.setattr("uvsdk.training.export.parity", lambda *_: 2e-4)
     with pytest.raises(BundleError, match="differs from torch"):
         export_bundle(backbones.get("digits-cnn").random())
 
@@ -230,7 +231,9 @@ print(bundle.embed(views).tolist())
     assert np.array(json.loads(done.stdout)) == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize(("missing", "module"), [("torch", "uvsdk.backbones"), ("onnx", "uvsdk.graphs.sface")])
+@pytest.mark.parametrize(
+    ("missing", "module"), [("torch", "uvsdk.training.backbones"), ("onnx", "uvsdk.training.graphs.sface")]
+)
 def test_what_the_train_extra_brings_is_named_where_it_is_missing(missing: str, module: str) -> None:
     script = f"""
 import importlib, sys

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from uvsdk.bundle import Bundle, shipped
+from uvsdk.bundle.external_data import check_external, external_tensors
 from uvsdk.errors import BundleError, WeightsError
-from uvsdk.external_data import check_external, external_tensors
 
 onnx = pytest.importorskip("onnx", reason="graphs are made with the train extra")
 from onnx import AttributeProto, SparseTensorProto, TensorProto, helper, numpy_helper  # noqa: E402
@@ -225,7 +225,7 @@ def test_a_bundle_file_that_reads_elsewhere_does_not_open() -> None:
 
 
 def test_a_graph_to_be_exported_is_looked_at_as_well() -> None:
-    from uvsdk.graphs import parse
+    from uvsdk.training.graphs import parse
 
     with pytest.raises(WeightsError, match="other files"):
         parse(attribute(outside("/etc/hostname")).SerializeToString(), "yunet")
@@ -233,7 +233,7 @@ def test_a_graph_to_be_exported_is_looked_at_as_well() -> None:
 
 def test_onnxruntime_itself_refuses_what_would_pass_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest onnxruntime that is taken, 1.27, reads no file outside the model's folder; 1.24.2 still did."""
-    from uvsdk.execution import onnxruntime
+    from uvsdk.system.execution import onnxruntime
 
     (tmp_path / "model").mkdir()
     (tmp_path / "secret.bin").write_bytes(np.full(4, 42, np.float32).tobytes())

@@ -13,6 +13,7 @@ from PIL import Image, ImageCms
 import uvsdk
 from tests import real_data
 from uvsdk.bundle import Bundle
+from uvsdk.bundle.inference import embed
 from uvsdk.errors import (
     EnrolmentError,
     LowQualityError,
@@ -21,12 +22,11 @@ from uvsdk.errors import (
     UndecodableSampleError,
     WeightsNotFoundError,
 )
-from uvsdk.inference import embed
 from uvsdk.modality import Capture, Limits, image
 from uvsdk.modality.detector import Detection
 from uvsdk.modality.face import choose
 from uvsdk.scoring import Threshold
-from uvsdk.storage import MemoryStore
+from uvsdk.templates.storage import MemoryStore
 
 pytestmark = pytest.mark.data
 LIMITS = Limits()
@@ -36,7 +36,7 @@ THRESHOLD = Threshold(score=0.35, fmr=0.01, trials=0)
 @lru_cache
 def _bundle() -> Bundle:
     pytest.importorskip("onnx", reason="making the bundle needs the train extra")
-    from uvsdk.graphs.sface import sface_bundle
+    from uvsdk.training.graphs.sface import sface_bundle
 
     try:
         return sface_bundle()

@@ -23,10 +23,10 @@ from uvsdk.federation.algorithms.fedalc_fixed.payload import Request
 from uvsdk.federation.algorithms.fedalc_fixed.payload import Settings as FixedSettings
 from uvsdk.federation.algorithms.fedalc_fixed.request import KEPT, REQUEST, digest
 from uvsdk.federation.algorithms.fedalc_fixed.server import SERVER as FIXED
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.labels import LabelMatrix
 from uvsdk.federation.messages import Admission, TrainingConfig
 from uvsdk.federation.strategy import INSTANCES, MEAN, Contribution
+from uvsdk.records.codec import pack, unpack
 from uvsdk.simulation import Engine, Simulation, Tensors
 
 D = 6

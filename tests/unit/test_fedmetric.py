@@ -12,15 +12,14 @@ from torch import Tensor
 
 from uvsdk.arrays import Float64
 from uvsdk.errors import SettingsError, UpdateRejectedError
-from uvsdk.federation import proxies
-from uvsdk.federation.algorithms.fedmetric import client
+from uvsdk.federation.algorithms.fedmetric import client, proxies
 from uvsdk.federation.algorithms.fedmetric.client import CLIENT, Local
 from uvsdk.federation.algorithms.fedmetric.payload import Payload, Settings, Task
+from uvsdk.federation.algorithms.fedmetric.proxies import ProxyStore
 from uvsdk.federation.algorithms.fedmetric.server import SERVER
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.messages import Admission
-from uvsdk.federation.proxies import ProxyStore
 from uvsdk.federation.strategy import Contribution, Embed, Memory
+from uvsdk.records.codec import pack, unpack
 
 D = 6
 PAPER = Settings.paper()

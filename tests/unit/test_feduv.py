@@ -14,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.federated_run import manifest_of
-from uvsdk import backbones
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import enroll
 from uvsdk.errors import SettingsError, TrainingUnavailableError, UpdateRejectedError
-from uvsdk.federation import algorithms, codewords
+from uvsdk.federation import algorithms
+from uvsdk.federation.algorithms.feduv import codewords
 from uvsdk.federation.algorithms.feduv.client import CLIENT, Secretive
 from uvsdk.federation.algorithms.feduv.payload import Payload, Settings, Task
 from uvsdk.federation.algorithms.feduv.server import SERVER, Numbers
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.messages import Admission, TrainingConfig
-from uvsdk.federation.participation import TrainingJob
 from uvsdk.federation.strategy import TEMPLATE, Contribution
-from uvsdk.training import LocalTrainer
+from uvsdk.records.codec import pack, unpack
+from uvsdk.training.loop import LocalTrainer, backbones
+from uvsdk.training.participation import TrainingJob
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.reembedding import is_current, remade
 from uvsdk_device.wrapping import ScryptCost
@@ -209,7 +209,7 @@ def test_the_loss_by_hand() -> None:
 @settings(max_examples=20, deadline=None)
 def test_the_gradient_at_the_head_is_the_papers(seed: int) -> None:
     # -(1 / sqrt c) (v - (v . u) u) / |a| with u = a / |a| (SPEC 6.3), and of W its product with z.
-    from uvsdk.training import unit
+    from uvsdk.training.loop import unit
 
     draw = np.random.default_rng(seed)
     v = draw.choice([-1.0, 1.0], 16)

@@ -15,14 +15,14 @@ pytest.importorskip("torch")
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from uvsdk import backbones
 from uvsdk.arrays import Array
 from uvsdk.bundle import Bundle, shipped
+from uvsdk.bundle.frozen import FrozenPart, FrozenViews
 from uvsdk.errors import BundleError, SettingsError, StoreFullError, UnknownUserError
-from uvsdk.export import export_bundle
 from uvsdk.federation.messages import TrainingConfig
-from uvsdk.frozen import FrozenPart, FrozenViews
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
+from uvsdk.training import backbones
+from uvsdk.training.export import export_bundle
 from uvsdk_device import EncryptedStore, frozen_views
 from uvsdk_device.deployment import Deployment, check_fit
 from uvsdk_device.frozen_views import forget_frozen_views
@@ -236,7 +236,7 @@ sys.modules["onnx"] = None
 import numpy as np
 import uvsdk_device.frozen_views
 from uvsdk.bundle import Bundle
-from uvsdk.frozen import FrozenPart
+from uvsdk.bundle.frozen import FrozenPart
 views = FrozenPart(Bundle.open({str(tmp_path / "head.uvb")!r}))(np.full((8, 8), 0.5, np.float32))
 print(views.inference.shape, views.crops.shape)
 """

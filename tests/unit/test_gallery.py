@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from uvsdk import gallery as module
 from uvsdk.arrays import Float32, Float64, Int64
 from uvsdk.errors import ModelMismatchError, SampleError, SettingsError, UnknownUserError
-from uvsdk.gallery import Candidate, Gallery
-from uvsdk.storage import MemoryStore
-from uvsdk.template import Template
+from uvsdk.templates import gallery as module
+from uvsdk.templates.gallery import Candidate, Gallery
+from uvsdk.templates.storage import MemoryStore
+from uvsdk.templates.template import Template
 from uvsdk.verify import compare
 
 Knn = Callable[[Float32, Float32, int], tuple[Float32, Int64]]

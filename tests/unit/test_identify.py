@@ -12,14 +12,14 @@ from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import enroll
 from uvsdk.errors import ModelMismatchError, SampleError, SettingsError, ThresholdError, UndecodableSampleError
-from uvsdk.gallery import Gallery
 from uvsdk.identify import SearchThreshold, cohort_threshold, identify, search_threshold, threshold_for
 from uvsdk.modality.contract import Captured
 from uvsdk.scoring import Calibration, Presentation
 from uvsdk.scoring.cohort import Cohort
 from uvsdk.scoring.conditions import CONDITIONS
-from uvsdk.storage import MemoryStore
-from uvsdk.template import Template
+from uvsdk.templates.gallery import Gallery
+from uvsdk.templates.storage import MemoryStore
+from uvsdk.templates.template import Template
 
 MakeBundle = Callable[..., Bundle]
 # 30,000 impostors, evenly spaced from -0.5 up to 0.5.

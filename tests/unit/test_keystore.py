@@ -20,7 +20,7 @@ import pytest
 
 from uvsdk.errors import SettingsError, StoreError, StoreFullError, StoreLockedError, UnknownUserError
 from uvsdk.scoring import Threshold
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.wrapping import ScryptCost
 

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from uvsdk.bundle import shipped
 from uvsdk.federation import controls
 from uvsdk.federation.messages import RoundHeader, TrainingConfig
-from uvsdk.federation.participation import TrainingResult
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
+from uvsdk.training.participation import TrainingResult
 from uvsdk_device import EncryptedStore
 from uvsdk_device.connection import Connection
 from uvsdk_device.deployment import Deployment

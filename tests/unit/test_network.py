@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 import uvsdk
-from uvsdk import network, weights
 from uvsdk.bundle import shipped
-from uvsdk.catalogue import CATALOGUE
 from uvsdk.errors import ServerUnreachableError, WeightsNotFoundError
+from uvsdk.system import network
+from uvsdk.training import weights
+from uvsdk.training.catalogue import CATALOGUE
 from uvsdk_device import EncryptedStore, Federation
 from uvsdk_device.connection import Connection
 from uvsdk_device.wrapping import ScryptCost

@@ -16,21 +16,22 @@ from onnx import TensorProto
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from uvsdk import backbones, manifest, modality, weights
+from uvsdk import modality
 from uvsdk.arrays import Array, Float32
-from uvsdk.backbones import Backbone, Headed, Partial
-from uvsdk.bundle import Bundle, shipped
+from uvsdk.bundle import Bundle, manifest, shipped
+from uvsdk.bundle.frozen import CROPS, FrozenPart, FrozenViews, digest, sample_digest
 from uvsdk.cli import main
 from uvsdk.errors import BundleError, EnrolmentError, SettingsError, UpdateRejectedError, WeightsNotFoundError
-from uvsdk.export import PARITY, export_bundle, parity
-from uvsdk.federation import algorithms, codec
+from uvsdk.federation import algorithms
 from uvsdk.federation.algorithms.fedaws.payload import Task
 from uvsdk.federation.messages import TrainingConfig
-from uvsdk.federation.participation import TrainingJob
-from uvsdk.frozen import CROPS, FrozenPart, FrozenViews, digest, sample_digest
+from uvsdk.records import codec
 from uvsdk.simulation import Engine, Frozen, Simulation, Tensors
 from uvsdk.simulation.experiment import trunk_of
-from uvsdk.training import FrozenSamples, LocalTrainer, train_once
+from uvsdk.training.backbones import Backbone, Headed, Partial
+from uvsdk.training.export import PARITY, export_bundle, parity
+from uvsdk.training.loop import FrozenSamples, LocalTrainer, backbones, train_once, weights
+from uvsdk.training.participation import TrainingJob
 
 NAMES = (*backbones.names(), "digits-cnn+32", "digits-cnn+16", "ge2e+64", "faceapi-resnet+200")
 # What is left of theta, counted by hand. digits-cnn: 512 * 32 + 32, and with it 32 * 16 * 9 + 32 + 2 * 32. ge2e: 256 *
@@ -396,7 +397,7 @@ def test_a_trainer_needs_no_weights_of_frozen_layers(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("weights were looked for")
 
-    monkeypatch.setattr("uvsdk.weights.find", never)
+    monkeypatch.setattr("uvsdk.training.weights.find", never)
     for name in ("ge2e", "faceapi-resnet"):
         module = backbones.get(name, "head").random()
         assert isinstance(module, Partial)

@@ -15,7 +15,7 @@ from uvsdk.errors import SettingsError
 from uvsdk.modality import Capture, Captured, Prepared, Sample
 from uvsdk.presentation import PresentationAttackDetector, check, examine
 from uvsdk.scoring import Presentation, Threshold
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 from uvsdk.verify import verify
 
 MakeBundle = Callable[..., Bundle]

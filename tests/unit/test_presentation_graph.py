@@ -17,12 +17,14 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from uvsdk.arrays import Float32
-from uvsdk.bundle import Bundle, Manifest
+from uvsdk.bundle import Bundle
+from uvsdk.bundle.manifest import Manifest
+from uvsdk.bundle.presentation_graph import PresentationGraph
 from uvsdk.cli import main
 from uvsdk.errors import BundleError, SettingsError
 from uvsdk.modality.detector import Detection
 from uvsdk.modality.face import CapturedFace
-from uvsdk.presentation import FaceClassifier, PresentationGraph
+from uvsdk.presentation import FaceClassifier
 from uvsdk.presentation.antispoof import crop
 from uvsdk.scoring import Calibration
 

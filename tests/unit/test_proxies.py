@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from uvsdk.arrays import Float64
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import proxies
-from uvsdk.federation.proxies import ProxyStore, Shift
+from uvsdk.federation.algorithms.fedmetric import proxies
+from uvsdk.federation.algorithms.fedmetric.proxies import ProxyStore, Shift
 
 USUAL = Shift(factor=3.0, fewest=1.5, shortest=0.3)
 

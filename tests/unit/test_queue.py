@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from uvsdk.errors import ServerRefusedError, ServerUnreachableError, StoreFullError
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 from uvsdk_device import keystore
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.queue import Backoff, QueueItem, UploadQueue

@@ -10,7 +10,7 @@ CODE = """
 import sys
 import torch
 from torch import nn
-from uvsdk import backbones
+from uvsdk.training import backbones
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.simulation import Engine, Simulation, Tensors
 from uvsdk.simulation.ray_backend import RayWorkers

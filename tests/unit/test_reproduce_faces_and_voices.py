@@ -81,7 +81,7 @@ def test_librispeech_speakers() -> None:
 
 def test_a_handful_of_lfw_faces_through_the_whole_way(tmp_path: Path) -> None:
     from uvsdk.errors import WeightsNotFoundError
-    from uvsdk.graphs.sface import sface_bundle
+    from uvsdk.training.graphs.sface import sface_bundle
 
     real_data.file(unpack.ALIGNED)
     real_data.file(unpack.ORIGINALS)

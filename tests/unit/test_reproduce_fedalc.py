@@ -10,7 +10,8 @@ from examples.reproduce.fedalc import laboratory
 from examples.reproduce.fedalc.corpus import Corpus, Part, precision
 from examples.reproduce.fedalc.federation import Federation
 from examples.reproduce.fedalc.trunk import Residual
-from uvsdk.federation.messages import Scalar, TrainingConfig
+from uvsdk.federation.messages import TrainingConfig
+from uvsdk.records.codec import Scalar
 from uvsdk.simulation import Engine, Simulation
 
 WORDS, LABELS, EACH = 20, 5, 8

@@ -8,8 +8,8 @@ pytest.importorskip("scipy")
 from examples.reproduce.partial import corpus, figures, plans
 from examples.reproduce.partial.corpus import Person
 from examples.reproduce.partial.figures import Scores
-from uvsdk import backbones
 from uvsdk.evaluation import metrics
+from uvsdk.training import backbones
 
 
 def scores(seed: int, gap: float, people: int = 6, probes: int = 5) -> Scores:

@@ -20,13 +20,13 @@ from starlette.applications import Starlette
 
 from tests.unit.conftest import Numbers
 from uvsdk import modality
-from uvsdk.attempts import RetryPolicy
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import enroll
 from uvsdk.errors import ExchangedBundleError, ModelMismatchError, SettingsError, ThresholdError, UnknownUserError
 from uvsdk.modality import Capture, Prepared, Sample
 from uvsdk.scoring import Requirement, assess
-from uvsdk.template import Template
+from uvsdk.templates.attempts import RetryPolicy
+from uvsdk.templates.template import Template
 from uvsdk_device.agent import AgentSettings, agent_token, create_app
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import forget_here

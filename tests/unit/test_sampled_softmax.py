@@ -16,10 +16,10 @@ from uvsdk.federation.algorithms.fedss.client import CLIENT
 from uvsdk.federation.algorithms.fedss.payload import Payload, Request, Settings, Task
 from uvsdk.federation.algorithms.fedss.request import KEY, REQUEST
 from uvsdk.federation.algorithms.fedss.server import SERVER
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.federation.messages import Admission
 from uvsdk.federation.sampled_softmax import Columns, class_id
 from uvsdk.federation.strategy import Contribution
+from uvsdk.records.codec import pack, unpack
 
 D = 4
 NONE = np.empty(0, np.float32)

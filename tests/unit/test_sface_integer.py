@@ -18,11 +18,11 @@ from uvsdk.errors import SettingsError, WeightsError, WeightsNotFoundError
 
 onnx = pytest.importorskip("onnx", reason="making a bundle needs the train extra")
 
-from uvsdk import weights  # noqa: E402
 from uvsdk.bundle import Bundle  # noqa: E402
-from uvsdk.execution import onnxruntime  # noqa: E402
-from uvsdk.graphs.sface import Precision, float_graph, integer, sface_bundle  # noqa: E402
-from uvsdk.graphs.sface.layers import Layer, Projection, fold  # noqa: E402
+from uvsdk.system.execution import onnxruntime  # noqa: E402
+from uvsdk.training import weights  # noqa: E402
+from uvsdk.training.graphs.sface import Precision, float_graph, integer, sface_bundle  # noqa: E402
+from uvsdk.training.graphs.sface.layers import Layer, Projection, fold  # noqa: E402
 
 
 @lru_cache

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from tests.federated_run import manifest_of
-from uvsdk import backbones
 from uvsdk.errors import EnrolmentError, SettingsError, UpdateRejectedError, WireError
-from uvsdk.federation import aggregation, algorithms, codec, controls, optimisers, streams
+from uvsdk.federation import aggregation, algorithms, controls, optimisers, streams
 from uvsdk.federation.messages import TrainingConfig
-from uvsdk.federation.participation import TrainingJob
+from uvsdk.records import codec
 from uvsdk.simulation import Engine, Prepared, Simulation, Tensors, groups
 from uvsdk.simulation.allocation import keep_freed_memory
 from uvsdk.simulation.seeds import SeededSecret
-from uvsdk.training import LocalTrainer
+from uvsdk.training.loop import LocalTrainer, backbones
+from uvsdk.training.participation import TrainingJob
 
 NAMES = algorithms.names()
 BATCHINGS = ("loop", "stacked", "large")

@@ -12,9 +12,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from uvsdk.errors import SealError
-from uvsdk.federation.codec import pack
 from uvsdk.federation.messages import RoundHeader, ServerStatement
-from uvsdk.privacy.statements import CLOCK_SKEW_S, Statement, Validity, key_id, sign_statement, verify_statement
+from uvsdk.federation.statements import CLOCK_SKEW_S, Statement, Validity, sign_statement, verify_statement
+from uvsdk.privacy.identifiers import key_id
+from uvsdk.records.codec import pack
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = np.arange(32, dtype=np.uint8)

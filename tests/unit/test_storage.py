@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from uvsdk.errors import SettingsError, UnknownUserError
-from uvsdk.storage import LockingStore, MemoryStore, Store, same_arrays
-from uvsdk.template import Template
+from uvsdk.templates.storage import LockingStore, MemoryStore, Store, same_arrays
+from uvsdk.templates.template import Template
 
 ANA = Template(np.array([1, 0], np.float32), "m", "voice", 3)
 BEN = Template(np.array([0, 1], np.float32), "m", "voice", 4)

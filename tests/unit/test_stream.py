@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import uvsdk
 from tests import synthetic_voice
 from uvsdk.bundle import Bundle
+from uvsdk.bundle.inference import embed
 from uvsdk.errors import (
     EnrolmentError,
     NoSpeechError,
@@ -21,7 +22,6 @@ from uvsdk.errors import (
     ThresholdError,
     UndecodableSampleError,
 )
-from uvsdk.inference import embed
 from uvsdk.modality import Capture, Limits
 from uvsdk.scoring import Threshold
 from uvsdk.stream import CHECKS_S, Progress, VoiceStream
@@ -34,8 +34,8 @@ CAPTURE = Capture(quality="off")
 def bundle() -> Bundle:
     """A voice model with random weights: what is tested here does not depend on them."""
     pytest.importorskip("torch", reason="making a bundle needs the train extra")
-    from uvsdk import backbones
-    from uvsdk.export import export_bundle
+    from uvsdk.training import backbones
+    from uvsdk.training.export import export_bundle
 
     return export_bundle(backbones.get("tdnn").random(0))
 

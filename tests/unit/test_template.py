@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import SettingsError, TemplateFormatError
-from uvsdk.federation.codec import pack
+from uvsdk.records.codec import pack
 from uvsdk.scoring import Threshold
-from uvsdk.template import Template, model_version_of, new_key
+from uvsdk.templates.template import Template, model_version_of, new_key
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import pytest
 
 from uvsdk.arrays import Array, Float32
 from uvsdk.errors import UnknownNameError, WeightsError
-from uvsdk.execution import onnxruntime
+from uvsdk.system.execution import onnxruntime
 
-tfjs = pytest.importorskip("uvsdk.graphs.tfjs", reason="making a graph needs the train extra")
+tfjs = pytest.importorskip("uvsdk.training.graphs.tfjs", reason="making a graph needs the train extra")
 
 Node = dict[str, Any]
 
@@ -177,7 +177,7 @@ def test_weights_of_another_length_are_refused() -> None:
 
 
 def test_antispoof_is_what_tensorflow_js_makes_of_it() -> None:
-    from uvsdk.graphs.antispoof import presentation_graph
+    from uvsdk.training.graphs.antispoof import presentation_graph
 
     try:
         found = presentation_graph()
@@ -191,7 +191,7 @@ def test_antispoof_is_what_tensorflow_js_makes_of_it() -> None:
 
 
 def test_an_unknown_classifier() -> None:
-    from uvsdk.graphs.antispoof import presentation_graph
+    from uvsdk.training.graphs.antispoof import presentation_graph
 
     with pytest.raises(UnknownNameError, match="no presentation attack detector 'magic'; there are antispoof"):
         presentation_graph("magic")

@@ -10,15 +10,15 @@ import torch
 from sklearn.datasets import load_digits
 
 from tests.federated_run import Outcome, manifest_of, run
-from uvsdk import backbones, training
 from uvsdk.arrays import Array, Float32
 from uvsdk.errors import BundleError, EnrolmentError, UpdateRejectedError, WireError
-from uvsdk.federation import codec, participation
 from uvsdk.federation.algorithms.fedaws.payload import Payload, Task
 from uvsdk.federation.algorithms.fixed.payload import Task as FixedTask
 from uvsdk.federation.messages import TrainingConfig
-from uvsdk.federation.participation import TrainingJob
-from uvsdk.training import LocalTrainer
+from uvsdk.records import codec
+from uvsdk.training.loop import LocalTrainer, backbones, participation
+from uvsdk.training.loop import loop as training
+from uvsdk.training.participation import TrainingJob
 
 BACKBONE = "digits-cnn"
 
@@ -237,10 +237,10 @@ def test_a_first_round_imports_no_compiler() -> None:
         "import numpy as np\n"
         "from uvsdk.bundle import shipped\n"
         "from uvsdk.federation.algorithms.fedaws.payload import Task\n"
-        "from uvsdk.federation.codec import pack\n"
+        "from uvsdk.records.codec import pack\n"
         "from uvsdk.federation.messages import TrainingConfig\n"
-        "from uvsdk.federation.participation import TrainingJob\n"
-        "from uvsdk.training import LocalTrainer\n"
+        "from uvsdk.training.participation import TrainingJob\n"
+        "from uvsdk.training.loop import LocalTrainer\n"
         "config = TrainingConfig('d', 'handwriting', 'digits-cnn', 'fedaws', local_steps=2)\n"
         "rng, bundle = np.random.default_rng(0), shipped()\n"
         "pages = tuple(rng.random((8, 8), np.float32) for _ in range(3))\n"

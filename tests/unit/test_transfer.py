@@ -27,15 +27,15 @@ from tests.extras import lacking
 from tests.raising import raise_it
 from uvsdk import MemoryStore, enroll, errors, identify, verify
 from uvsdk.bundle import Bundle, shipped
+from uvsdk.bundle.inference import embed
+from uvsdk.bundle.manifest import Manifest, Parameter
 from uvsdk.errors import NotTransferableError
-from uvsdk.gallery import Gallery
 from uvsdk.identify import SearchThreshold
-from uvsdk.inference import embed
-from uvsdk.manifest import Manifest, Parameter
 from uvsdk.presentation.challenge import Challenges
 from uvsdk.scoring import Threshold
 from uvsdk.scoring.cohort import Normalisation
-from uvsdk.template import Template
+from uvsdk.templates.gallery import Gallery
+from uvsdk.templates.template import Template
 from uvsdk_device import Federation, Runtime
 
 COPIES: dict[str, Callable[[Any], Any]] = {
@@ -48,13 +48,13 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 }
 # Training, export and simulation need torch, and their parts never leave them but by the simulation's own backends.
 WITH_TORCH = (
-    "uvsdk.backbones",
-    "uvsdk.export",
+    "uvsdk.training.backbones",
+    "uvsdk.training.export",
     "uvsdk.federation.positive",
     "uvsdk.federation.sampled_loss",
-    "uvsdk.graphs",
+    "uvsdk.training.graphs",
     "uvsdk.simulation",
-    "uvsdk.training",
+    "uvsdk.training.loop",
 )
 
 

@@ -15,8 +15,8 @@ from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle, shipped
 from uvsdk.errors import ModelMismatchError, SampleError, ThresholdError
 from uvsdk.scoring import Decision, Threshold
-from uvsdk.storage import MemoryStore
-from uvsdk.template import Template
+from uvsdk.templates.storage import MemoryStore
+from uvsdk.templates.template import Template
 from uvsdk.verify import compare, verify
 
 MakeBundle = Callable[..., Bundle]

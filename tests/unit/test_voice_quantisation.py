@@ -9,11 +9,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 pytest.importorskip("torch", reason="making a bundle needs the train extra")
 
-from uvsdk import backbones
 from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError
-from uvsdk.export import AGREEMENT, export_bundle
-from uvsdk.graphs.recurrent import quantise_recurrent
+from uvsdk.training import backbones
+from uvsdk.training.export import AGREEMENT, export_bundle
+from uvsdk.training.graphs.recurrent import quantise_recurrent
 
 
 def ge2e(seed: int, recurrent: str = "int8") -> Bundle:
@@ -27,7 +27,7 @@ def views(count: int, seed: int = 0) -> np.ndarray:
 
 def test_weights_are_rounded_to_255_steps_of_their_column() -> None:
     # Column 0: largest 2, so a step is 2 / 127; -1 is 63.5 steps, rounded to the even 64. Column 1 is zero.
-    from uvsdk.graphs.recurrent import _rounding
+    from uvsdk.training.graphs.recurrent import _rounding
 
     weights = np.array([[[2.0, -1.0], [0.0, 0.0]]], np.float32)  # (1, 4 hidden, inputs)
     graph = helper.make_graph(
@@ -39,7 +39,7 @@ def test_weights_are_rounded_to_255_steps_of_their_column() -> None:
             helper.make_tensor_value_info("w/scale", TensorProto.FLOAT, None),
         ],
     )
-    from uvsdk.execution import onnxruntime
+    from uvsdk.system.execution import onnxruntime
 
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     session = onnxruntime.InferenceSession(model.SerializeToString())
@@ -99,6 +99,6 @@ def test_a_graph_without_layers_to_quantise() -> None:
 
 
 def test_weights_that_8_bits_do_not_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uvsdk.export.AGREEMENT", AGREEMENT * 1e-6)
+    monkeypatch.setattr("uvsdk.training.export.AGREEMENT", AGREEMENT * 1e-6)
     with pytest.raises(BundleError, match=r"8 bits change the embeddings .*\{'recurrent': 'float32'"):
         ge2e(1)

@@ -15,9 +15,9 @@ import soxr
 import uvsdk
 from tests import real_data
 from uvsdk.bundle import Bundle
+from uvsdk.bundle.inference import embed
 from uvsdk.errors import LowQualityError, WeightsNotFoundError
 from uvsdk.evaluation import metrics
-from uvsdk.inference import embed
 from uvsdk.modality import Capture
 from uvsdk.scoring import Threshold
 
@@ -28,8 +28,8 @@ OFF = Capture(quality="off")
 @functools.cache
 def bundle() -> Bundle:
     pytest.importorskip("torch", reason="making a bundle needs the train extra")
-    from uvsdk import backbones
-    from uvsdk.export import export_bundle
+    from uvsdk.training import backbones
+    from uvsdk.training.export import export_bundle
 
     try:
         return export_bundle(backbones.get("ge2e").load())

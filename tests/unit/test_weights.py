@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from uvsdk import weights
 from uvsdk.errors import ChecksumError, UnknownNameError, WeightsNotFoundError
-from uvsdk.weights import Package, Weights
+from uvsdk.training import weights
+from uvsdk.training.weights import Package, Weights
 
 BODY = b"the weights of a toy" * 100
 OTHER = b"more of the same package"

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from uvsdk.privacy.sealing import SUITES, Binding, seal
 from uvsdk.scoring import Threshold
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 
 FOLDER = Path(__file__).parent
 TEMPLATE_KEY = bytes(range(32))

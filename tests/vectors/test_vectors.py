@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from uvsdk.privacy.sealing import SUITES, Envelope
-from uvsdk.template import Template, model_version_of
+from uvsdk.templates.template import Template, model_version_of
 
 
 def _script() -> ModuleType:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from uvsdk.bundle.manifest import PARTS
 from uvsdk.cli import Command
-from uvsdk.federation.messages import PARTS, Scalar
+from uvsdk.records.codec import Scalar
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +42,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from uvsdk.errors import SettingsError
 
     if arguments.backbone == "sface":
-        from uvsdk.graphs.sface import sface_bundle
+        from uvsdk.training.graphs.sface import sface_bundle
 
         if arguments.set:
             raise SettingsError("sface has no settings to change")
@@ -49,19 +50,19 @@ def _run(arguments: argparse.Namespace) -> int:
             raise SettingsError("sface is a fixed model: nothing of it is trained, so there is no part to name")
         bundle = sface_bundle(weights=arguments.weights, download=arguments.download)
     else:
-        from uvsdk import backbones
-        from uvsdk.export import export_bundle
+        from uvsdk.training import backbones
+        from uvsdk.training.export import export_bundle
 
         backbone = backbones.get(arguments.backbone, arguments.train).load(
             weights=arguments.weights, download=arguments.download, seed=arguments.seed
         )
         bundle = export_bundle(backbone, download=arguments.download, preprocessing=dict(arguments.set))
     if arguments.presentation:
-        from uvsdk.graphs.antispoof import presentation_graph
+        from uvsdk.training.graphs.antispoof import presentation_graph
 
         bundle = bundle.with_presentation(presentation_graph(arguments.presentation, download=arguments.download))
     if not arguments.no_card:
-        from uvsdk import cards
+        from uvsdk.bundle import cards
 
         bundle = cards.attached(bundle)
     bundle.save(arguments.output)

@@ -19,8 +19,8 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from uvsdk import weights
     from uvsdk.errors import WeightsError
+    from uvsdk.training import weights
 
     if arguments.action == "path":
         print(weights.find(arguments.name))

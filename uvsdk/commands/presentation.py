@@ -25,7 +25,7 @@ def _run(arguments: argparse.Namespace) -> int:
     bundle = Bundle.open(arguments.bundle)
     signed = bundle.signature is not None
     if arguments.action == "add":
-        from uvsdk.graphs.antispoof import presentation_graph
+        from uvsdk.training.graphs.antispoof import presentation_graph
 
         bundle = bundle.with_presentation(presentation_graph(arguments.detector, download=arguments.download))
     else:

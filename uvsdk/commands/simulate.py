@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from uvsdk.bundle.manifest import PARTS
 from uvsdk.cli import Command
-from uvsdk.federation.messages import PARTS
 
 if TYPE_CHECKING:
-    from uvsdk.federation.messages import Scalar, TrainingConfig
+    from uvsdk.federation.messages import TrainingConfig
+    from uvsdk.records.codec import Scalar
     from uvsdk.simulation import Simulation
     from uvsdk.simulation.experiment import Measured, People
 

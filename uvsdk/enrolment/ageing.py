@@ -24,7 +24,7 @@ import numpy as np
 from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import SettingsError, TemplateFormatError
 from uvsdk.scoring import Decision, Threshold
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 from uvsdk.verify import compare
 
 _NORM_TOLERANCE = 1e-3  # SPEC 1.7

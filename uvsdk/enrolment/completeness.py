@@ -10,7 +10,7 @@ import numpy as np
 
 from uvsdk.arrays import Float32, Float64
 from uvsdk.scoring import Calibration, clopper_pearson
-from uvsdk.template import Template
+from uvsdk.templates.template import Template
 
 SAMPLES: Final = 5
 """Samples of a complete enrolment. Genuine probes rejected at a false match rate of 1 %, after 1, 3 and 5 samples: 1.1,

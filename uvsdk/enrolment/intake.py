@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from uvsdk.arrays import Array, Bool, Float32
+from uvsdk.bundle.inference import Embedded, embed
 from uvsdk.enrolment import consistency
 from uvsdk.errors import EnrolmentError, SampleError
-from uvsdk.inference import Embedded, embed
 from uvsdk.scoring import Calibration, Quality
 from uvsdk.scoring.conditions import Conditions, conditions_of, together
-from uvsdk.storage import Store
-from uvsdk.template import Template
+from uvsdk.templates.storage import Store
+from uvsdk.templates.template import Template
 
 if TYPE_CHECKING:
     from uvsdk.bundle import Bundle

@@ -12,12 +12,12 @@ from typing import TypeAlias
 import numpy as np
 
 from uvsdk.arrays import Float32, Float64
+from uvsdk.bundle.inference import Embedded
 from uvsdk.errors import SampleError, SettingsError
-from uvsdk.inference import Embedded
 
 Embedder: TypeAlias = Callable[[Path], Float32 | Embedded]
-"""One sample to one unit vector, float32 (d,), or to :class:`uvsdk.inference.Embedded` where quality and speed are to
-be reported as well; raises SampleError for a sample that cannot be used."""
+"""One sample to one unit vector, float32 (d,), or to :class:`uvsdk.bundle.inference.Embedded` where quality and speed
+are to be reported as well; raises SampleError for a sample that cannot be used."""
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (samples done, samples in all) after each sample."""

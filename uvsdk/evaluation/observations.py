@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from uvsdk import inference
 from uvsdk.arrays import Bool, Float32, Int64
-from uvsdk.bundle import Bundle
+from uvsdk.bundle import Bundle, inference
 from uvsdk.errors import EnrolmentError, SampleError, SettingsError
 from uvsdk.evaluation.degradation import copies
 from uvsdk.evaluation.protocols import Person

@@ -20,15 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-from uvsdk import inference
 from uvsdk.arrays import Float32, Float64, Int64
-from uvsdk.bundle import Bundle
+from uvsdk.bundle import Bundle, inference
+from uvsdk.bundle.inference import Embedded
 from uvsdk.errors import EnrolmentError, SettingsError
 from uvsdk.evaluation import lines
 from uvsdk.evaluation.acquisition import Acquired, Embedder, Failure, Progress, acquire
 from uvsdk.evaluation.conditions import Sides
 from uvsdk.evaluation.trials import Trials
-from uvsdk.inference import Embedded
 from uvsdk.modality import Capture
 from uvsdk.scoring.conditions import conditions_of, together
 

@@ -13,12 +13,9 @@ from dataclasses import asdict, dataclass, field, fields
 import numpy as np
 
 from uvsdk.arrays import Float32, UInt8
+from uvsdk.bundle.manifest import PARTS
 from uvsdk.errors import SettingsError, WireError
-
-Scalar = str | int | float | bool | None
-
-PARTS = ("all", "block", "head")
-"""What of a trunk is trained: everything; its last block of layers and its head; its head, the last layer, alone."""
+from uvsdk.records.codec import Scalar
 
 WEIGHTINGS = ("uniform", "samples", "capped")
 """How much each update counts: all alike, or by samples, which are the device's own word."""
@@ -41,7 +38,7 @@ class TrainingConfig:
         backbone: registry name of the trunk, e.g. ``ge2e``.
         algorithm: registry name, e.g. ``fedaws``.
         algorithm_settings: fields of that algorithm's ``Settings``; absent ones take their defaults.
-        train: one of :data:`PARTS`; the model says the same of itself (``Manifest.train``).
+        train: one of :data:`uvsdk.bundle.manifest.PARTS`; the model says the same of itself (``Manifest.train``).
         local_steps: SGD steps a device makes in a round.
         batch_size: training views in a step.
         learning_rate: eta of the device's SGD.
@@ -154,7 +151,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatement:
-    """What a server says of itself to whoever asks, signed (:mod:`uvsdk.privacy.statements`).
+    """What a server says of itself to whoever asks, signed (:mod:`uvsdk.federation.statements`).
 
     ``server_public_key`` is the raw X25519 key that admissions and templates are sealed to. ``needs`` names what an
     :class:`Admission` must hold, sorted. ``authorities`` are the names by which the server is called, ``host`` or
@@ -219,7 +216,7 @@ class TemplateUpload:
     """What a device sends when its user wants to be verified on the server too; never otherwise.
 
     ``template`` is everything the device itself decides by, made with ``model_version``: the unit embedding, the number
-    of samples, their conditions and the person's threshold (:meth:`uvsdk.template.Template.packed`).
+    of samples, their conditions and the person's threshold (:meth:`uvsdk.templates.template.Template.packed`).
     """
 
     user: str
@@ -305,7 +302,6 @@ class OptimiserState:
 __all__ = [
     "CLIPPINGS",
     "OPTIMISERS",
-    "PARTS",
     "WEIGHTINGS",
     "Admission",
     "Invitation",
@@ -313,7 +309,6 @@ __all__ = [
     "OptimiserState",
     "Request",
     "RoundHeader",
-    "Scalar",
     "ServerStatement",
     "Task",
     "TemplateUpload",

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from uvsdk.arrays import Array, Float64
-from uvsdk.federation.messages import Admission, Scalar
+from uvsdk.federation.messages import Admission
+from uvsdk.records.codec import Scalar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,7 +89,7 @@ def nothing_to_report(state: object, settings: object) -> dict[str, Scalar]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAlgorithm(Generic[State, Settings, Task, Payload]):
-    """The server's half. ``State`` is a frozen dataclass that :mod:`uvsdk.federation.codec` can pack.
+    """The server's half. ``State`` is a frozen dataclass that :mod:`uvsdk.records.codec` can pack.
 
     Attributes:
         state: the class of the state.

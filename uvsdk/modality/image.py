@@ -17,12 +17,12 @@ from functools import lru_cache, partial
 import numpy as np
 from PIL import Image
 
-from uvsdk import forking
 from uvsdk.arrays import Array
 from uvsdk.errors import SampleTooLargeError, UndecodableSampleError
 from uvsdk.modality import quiet
 from uvsdk.modality.image_colour import to_bytes, to_srgb
 from uvsdk.modality.sample import Limits, Sample, read_bytes
+from uvsdk.system import forking
 
 # Of animations and of what phones write with further pictures in it (MPO, read as JPEG), the first picture is read.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "HEIF")

@@ -16,11 +16,11 @@ from typing import Final
 
 import numpy as np
 
-from uvsdk import forking
 from uvsdk.arrays import Array
 from uvsdk.errors import UndecodableSampleError
 from uvsdk.modality import lengths, mpeg
 from uvsdk.modality.containers import Foreign
+from uvsdk.system import forking
 
 _PACKAGE = "av"
 # First bytes, what it is called, and libavformat's name for its reader ("" where it has none).

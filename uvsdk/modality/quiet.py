@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from functools import lru_cache
 
-from uvsdk import forking
+from uvsdk.system import forking
 
 _lock = threading.Lock()
 _depth = 0

@@ -13,11 +13,11 @@ for a microphone) · :mod:`~uvsdk.presentation.challenge`, :mod:`~uvsdk.presenta
 
 from __future__ import annotations
 
+from uvsdk.bundle.presentation_graph import PresentationGraph
 from uvsdk.presentation.antispoof import FaceClassifier
 from uvsdk.presentation.challenge import Challenge, Challenges
 from uvsdk.presentation.cleanliness import Cleanliness
 from uvsdk.presentation.detector import PresentationAttackDetector, check, examine
-from uvsdk.presentation.graph import PresentationGraph
 from uvsdk.presentation.head_turns import HeadTurns, TurnFrame
 from uvsdk.presentation.recollection import Recollection
 from uvsdk.presentation.repetition import FaceRepetition, VoiceRepetition

@@ -10,10 +10,10 @@ import numpy as np
 from PIL import Image
 
 from uvsdk.arrays import Float32
+from uvsdk.bundle.presentation_graph import PresentationGraph
 from uvsdk.errors import BundleError, SettingsError
 from uvsdk.modality.contract import Captured, OpenedGraph, Session
 from uvsdk.modality.face import CapturedFace
-from uvsdk.presentation.graph import PresentationGraph
 from uvsdk.scoring import Presentation
 
 

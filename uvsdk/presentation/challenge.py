@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 from uvsdk.errors import ChallengeError, SettingsError, WireError
-from uvsdk.federation.codec import pack, unpack
-from uvsdk.forking import in_child
-from uvsdk.transfer import stays_here
+from uvsdk.records.codec import pack, unpack
+from uvsdk.records.transfer import stays_here
+from uvsdk.system.forking import in_child
 
 ChallengeKind: TypeAlias = Literal["digits", "head-turns"]
 """``digits``: say these digits. ``head-turns``: look straight, left or right, in this order."""

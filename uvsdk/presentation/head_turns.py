@@ -39,7 +39,7 @@ class TurnFrame:
 
     @classmethod
     def of(cls, at_s: float, captured: CapturedFace, embedding: Float32) -> TurnFrame:
-        """From a frame that the modality took (:func:`uvsdk.inference.embed`, ``captured`` and ``embedding``).
+        """From a frame that the modality took (:func:`uvsdk.bundle.inference.embed`, ``captured`` and ``embedding``).
 
         The picture must not be mirrored, as previews of front cameras are.
         """

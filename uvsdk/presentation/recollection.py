@@ -11,7 +11,6 @@ import numpy as np
 
 from uvsdk.arrays import Float32, UInt8
 from uvsdk.errors import SettingsError, TemplateFormatError, WireError
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.modality.contract import Captured
 from uvsdk.modality.face import CapturedFace
 from uvsdk.modality.voice import CapturedVoice
@@ -26,6 +25,7 @@ from uvsdk.presentation.fingerprint import (
     voice_prints,
 )
 from uvsdk.presentation.sealed import seal, unseal
+from uvsdk.records.codec import pack, unpack
 
 CAPACITY: Final = 64
 """Samples of each modality that are remembered unless the caller says otherwise; the oldest is forgotten first."""
@@ -86,7 +86,8 @@ class Recollection:
         raise SettingsError(f"a {captured.modality} sample cannot be remembered, only voice and face")
 
     def to_bytes(self, key: bytes) -> bytes:
-        """Encrypt under a key of 32 bytes (:func:`uvsdk.template.new_key`); two calls never give the same bytes.
+        """Encrypt under a key of 32 bytes (:func:`uvsdk.templates.template.new_key`); two calls
+        never give the same bytes.
 
         Raises:
             SettingsError: a key of another length.

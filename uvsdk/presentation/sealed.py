@@ -52,7 +52,9 @@ def unseal(magic: bytes, data: bytes | memoryview, key: bytes, *, what: str) -> 
 
 def _cipher(key: bytes) -> AESGCM:
     if len(key) != KEY_BYTES:
-        raise SettingsError(f"a key has {KEY_BYTES} bytes, got {len(key)}; make one with uvsdk.template.new_key()")
+        raise SettingsError(
+            f"a key has {KEY_BYTES} bytes, got {len(key)}; make one with uvsdk.templates.template.new_key()"
+        )
     return AESGCM(key)
 
 

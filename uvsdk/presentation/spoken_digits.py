@@ -11,12 +11,12 @@ import numpy as np
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import ChallengeError, EnrolmentError, SettingsError, TemplateFormatError, WireError
-from uvsdk.federation.codec import pack, unpack
 from uvsdk.modality.contract import Captured
 from uvsdk.modality.voice import CapturedVoice
 from uvsdk.presentation.challenge import DIGITS, Challenge
 from uvsdk.presentation.sealed import seal, unseal
 from uvsdk.presentation.spoken_words import FRAMES_PER_S, WIDTH, align, cepstra, split
+from uvsdk.records.codec import pack, unpack
 from uvsdk.scoring import Presentation
 
 READINGS: Final = 3
@@ -86,7 +86,8 @@ class SpokenDigitTemplates:
         return cls({digit: tuple(found) for digit, found in digits.items()})
 
     def to_bytes(self, key: bytes) -> bytes:
-        """Encrypt under a key of 32 bytes (:func:`uvsdk.template.new_key`); two calls never give the same bytes.
+        """Encrypt under a key of 32 bytes (:func:`uvsdk.templates.template.new_key`); two calls
+        never give the same bytes.
 
         Raises:
             SettingsError: a key of another length.

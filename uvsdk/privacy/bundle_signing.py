@@ -1,7 +1,7 @@
 """Who stands behind a model bundle: a deployment's server for what it serves, a publisher for what is handed out.
 
 The signature is Ed25519 over ``b"uvsdk/bundle/1"`` and the SHA-256 of a :class:`BundleStatement` packed by
-:mod:`uvsdk.federation.codec`. The statement names the digest of the whole bundle, so every member and every word of the
+:mod:`uvsdk.records.codec`. The statement names the digest of the whole bundle, so every member and every word of the
 manifest is covered, and beside it the model version and the digest of the calibration, so that one can be told from the
 other without the file. It travels inside the bundle as the member ``signature.json``.
 
@@ -30,8 +30,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from uvsdk.errors import BundleError, SettingsError, UntrustedBundleError
-from uvsdk.federation.codec import pack
-from uvsdk.privacy.statements import key_id
+from uvsdk.privacy.identifiers import key_id
+from uvsdk.records.codec import pack
 
 _SIGNED: Final = b"uvsdk/bundle/1"
 _ISSUER_LIMIT: Final = 200
@@ -70,7 +70,7 @@ class BundleSignature:
 
     @property
     def key_id(self) -> str:
-        """The name of the key (:func:`uvsdk.privacy.statements.key_id`)."""
+        """The name of the key (:func:`uvsdk.privacy.identifiers.key_id`)."""
         return key_id(self.public_key)
 
     def to_bytes(self) -> bytes:

@@ -27,9 +27,21 @@ PEPPER_BYTES: Final = 16
 INSTANCE_BYTES: Final = 32
 """Length of a sample's hash."""
 
+KEY_ID_DIGITS: Final = 32
+"""128 bits: finding a second key of a given id takes 2^128 tries."""
+
 _FEATURE_STEPS = 128
 _EMBEDDING_STEP = 2.0**-6
 _EXACT = ("b", "i", "u")
+
+
+def key_id(public_key: bytes) -> str:
+    """The name of a public key: the first 32 hexadecimal digits of the SHA-256 of its 32 raw bytes.
+
+    >>> key_id(bytes(32))
+    '66687aadf862bd776c8fc18b8e9f8e20'
+    """
+    return hashlib.sha256(public_key).hexdigest()[:KEY_ID_DIGITS]
 
 
 def hash_user_id(user_id: str, *, deployment: str, pepper: bytes) -> str:
@@ -184,6 +196,7 @@ def new_pepper() -> bytes:
 
 __all__ = [
     "INSTANCE_BYTES",
+    "KEY_ID_DIGITS",
     "PEPPER_BYTES",
     "canonical_embedding",
     "canonical_instance",
@@ -191,5 +204,6 @@ __all__ = [
     "hash_instance",
     "hash_person",
     "hash_user_id",
+    "key_id",
     "new_pepper",
 ]

@@ -13,12 +13,12 @@ import numpy as np
 
 from uvsdk.arrays import Float, Float32, Float64
 from uvsdk.errors import ThresholdError
+from uvsdk.records.transfer import made_again
 from uvsdk.scoring.cohort import Cohort, Normalisation
 from uvsdk.scoring.conditions import Conditions
 from uvsdk.scoring.intervals import clopper_pearson
 from uvsdk.scoring.likelihood import LikelihoodRatio, features
 from uvsdk.scoring.threshold import Scale, Threshold
-from uvsdk.transfer import made_again
 
 STRICTEST_DEFAULT: Final = 1e-4
 """The default false match rate goes no lower: NIST SP 800-63B-4, 3.2.3, asks for one in 10,000 or better."""

@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 
 from uvsdk.arrays import Bool, Float32, Float64, Int64
-from uvsdk.forking import in_child
+from uvsdk.records.transfer import made_again
 from uvsdk.scoring.compensation import Compensation
 from uvsdk.scoring.conditions import CONDITIONS
-from uvsdk.transfer import made_again
+from uvsdk.system.forking import in_child
 
 CACHED_TEMPLATES: Final = 1024
 """Templates whose side of the normalisation is kept, least recently used first to go."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from uvsdk.arrays import Float32, Float64, Int64
 from uvsdk.errors import BundleError, ThresholdError, WireError
-from uvsdk.federation.codec import pack, unpack
+from uvsdk.records.codec import pack, unpack
 from uvsdk.scoring.calibration import Calibration
 from uvsdk.scoring.cohort import Cohort
 from uvsdk.scoring.compensation import Compensation

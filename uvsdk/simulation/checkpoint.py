@@ -1,6 +1,6 @@
 """A simulation on disk: everything that the rounds to come depend on, without pickle, written in one step.
 
-Layout: the SHA-256 of what follows (32 bytes) · a :class:`Checkpoint`, packed by :mod:`uvsdk.federation.codec`.
+Layout: the SHA-256 of what follows (32 bytes) · a :class:`Checkpoint`, packed by :mod:`uvsdk.records.codec`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from uvsdk.arrays import Array, Float32, Float64, UInt8
 from uvsdk.errors import SettingsError, WireError
-from uvsdk.federation import codec
 from uvsdk.federation.strategy import Memory
+from uvsdk.records import codec
 
 _DIGEST = 32
 

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from uvsdk import backbones
 from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import SettingsError, UpdateRejectedError, WireError
-from uvsdk.federation import aggregation, algorithms, clipping, codec, optimisers, streams
+from uvsdk.federation import aggregation, algorithms, clipping, optimisers, streams
 from uvsdk.federation.classes import mean_offdiagonal_cosine
 from uvsdk.federation.messages import Admission, OptimiserState, TrainingConfig
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON, Contribution, Memory
+from uvsdk.records import codec
 from uvsdk.simulation import checkpoint, large, stacked
 from uvsdk.simulation.checkpoint import Checkpoint
 from uvsdk.simulation.parts import Chunk, InseparableError, Part, Sent
@@ -26,6 +26,7 @@ from uvsdk.simulation.population import Identity, Population
 from uvsdk.simulation.records import Engine, RoundRecord
 from uvsdk.simulation.seeds import SeededSecret
 from uvsdk.simulation.workers import InProcess, Workers
+from uvsdk.training import backbones
 
 MODEL_VERSION = "simulation"
 _ABORTS = 20

@@ -11,21 +11,22 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from uvsdk import backbones, modality
+from uvsdk import modality
 from uvsdk.arrays import Array, Float64
-from uvsdk.backbones import Backbone, Partial
 from uvsdk.bundle import Bundle
+from uvsdk.bundle.frozen import FrozenPart, FrozenViews, sample_digest
 from uvsdk.errors import SampleError, SettingsError, TrainingUnavailableError
 from uvsdk.evaluation import bootstrap, metrics, protocols
 from uvsdk.evaluation.bootstrap import Interval
 from uvsdk.evaluation.trials import Trials
-from uvsdk.export import export_bundle
 from uvsdk.federation.strategy import TEMPLATE
-from uvsdk.frozen import FrozenPart, FrozenViews, sample_digest
 from uvsdk.modality import Sample
 from uvsdk.simulation.engine import Simulation
 from uvsdk.simulation.population import Frozen, Prepared
-from uvsdk.training import FrozenSamples, PreparedSamples, Samples
+from uvsdk.training import backbones
+from uvsdk.training.backbones import Backbone, Partial
+from uvsdk.training.export import export_bundle
+from uvsdk.training.loop import FrozenSamples, PreparedSamples, Samples
 
 DIGITS = "digits"
 """The handwritten digits that scikit-learn ships, ten classes that play the part of ten people."""

@@ -3,7 +3,7 @@
 With one step every device differentiates the same trunk, so sum_i p_i Delta_i = -eta grad sum_i p_i l_i: one forward
 and one backward pass over all views give the round's mean delta. Each device's own tensors take the gradient of its
 own loss, which is that of p_i l_i divided by p_i. Equal to the loop up to float32 rounding, where no layer mixes the
-examples of a batch (:class:`uvsdk.backbones.Backbone`).
+examples of a batch (:class:`uvsdk.training.backbones.Backbone`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from uvsdk import backbones
 from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import UpdateRejectedError, WireError
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.federation.strategy import AnyClientAlgorithm
 from uvsdk.simulation.groups import Group, constrain, grouped, losses_of
 from uvsdk.simulation.parts import Chunk, InseparableError, Part, all_begun, finish, halves
-from uvsdk.training import to_training, unit
+from uvsdk.training import backbones
+from uvsdk.training.loop import to_training, unit
 
 
 def obstacle(config: TrainingConfig) -> str:

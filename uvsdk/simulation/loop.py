@@ -10,7 +10,7 @@ from torch import nn
 from uvsdk.errors import UpdateRejectedError, WireError
 from uvsdk.federation import clipping
 from uvsdk.simulation.parts import Chunk, Part, Sent, halves
-from uvsdk.training import train_once
+from uvsdk.training.loop import train_once
 
 
 def train(module: nn.Module, parts: Sequence[Part]) -> Chunk:

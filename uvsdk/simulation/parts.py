@@ -13,15 +13,16 @@ from torch import Tensor
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import UpdateRejectedError, WireError
-from uvsdk.federation import algorithms, codec, controls
+from uvsdk.federation import algorithms, controls
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.federation.strategy import AnyClientAlgorithm, Memory, Secret
-from uvsdk.training import Forward, Samples, batches, class_places, torch_seed
+from uvsdk.records import codec
+from uvsdk.training.loop import Forward, Samples, batches, class_places, torch_seed
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one device is handed: an :class:`uvsdk.training.Assignment` with its samples and its randomness.
+    """What one device is handed: an :class:`uvsdk.training.loop.Assignment` with its samples and its randomness.
 
     Args:
         weight: p_i of the round, before anyone failed (SPEC 1.2).
@@ -92,7 +93,7 @@ class Member:
 
 
 def begin(part: Part, half: AnyClientAlgorithm, settings: object, forward: Forward) -> Member:
-    """Let the algorithm begin; numbers are drawn in the order in which :func:`uvsdk.training.train_once` does.
+    """Let the algorithm begin; numbers are drawn in the order in which :func:`uvsdk.training.loop.train_once` does.
 
     Raises:
         UpdateRejectedError, WireError: the device refuses its task.

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uvsdk import manifest as manifests
 from uvsdk.arrays import Array, Int64, UInt8
-from uvsdk.bundle import Bundle, Manifest
+from uvsdk.bundle import Bundle
+from uvsdk.bundle import manifest as manifests
+from uvsdk.bundle.frozen import FrozenPart, FrozenViews
+from uvsdk.bundle.manifest import Manifest
 from uvsdk.errors import EnrolmentError
-from uvsdk.frozen import FrozenPart, FrozenViews
-from uvsdk.training import Forward, FrozenSamples, PreparedSamples, Samples, unit
+from uvsdk.training.loop import Forward, FrozenSamples, PreparedSamples, Samples, unit
 
 Augment = Callable[[Tensor, np.random.Generator], Tensor]
 """(samples (B, ...), rng) -> training views (B, ...)."""
@@ -67,12 +68,12 @@ class TensorSamples:
         return len(self.features)
 
     def views(self, batch: Sequence[int], rng: np.random.Generator, /) -> Tensor:
-        """See :class:`uvsdk.training.Samples`."""
+        """See :class:`uvsdk.training.loop.Samples`."""
         chosen = self.features.index_select(0, torch.tensor(batch))
         return chosen if self.augment is None else self.augment(chosen, rng)
 
     def embed(self, forward: Forward, indices: Sequence[int] | None, /) -> Tensor:
-        """See :class:`uvsdk.training.Samples`: a sample has one inference view, itself."""
+        """See :class:`uvsdk.training.loop.Samples`: a sample has one inference view, itself."""
         chosen = self.features if indices is None else self.features[torch.tensor(list(indices), dtype=torch.int64)]
         with torch.no_grad():
             return torch.cat([unit(forward(part)) for part in torch.split(chosen, _EMBED_BATCH)])

@@ -19,12 +19,12 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from uvsdk import backbones
-from uvsdk.backbones import Backbone
 from uvsdk.errors import SettingsError, TrainingUnavailableError
 from uvsdk.simulation.parts import Chunk, Part
 from uvsdk.simulation.population import Population, TensorSamples
 from uvsdk.simulation.workers import InProcess
+from uvsdk.training import backbones
+from uvsdk.training.backbones import Backbone
 
 LOCAL = "local"
 """The address that starts a cluster on this machine, for this simulation alone."""

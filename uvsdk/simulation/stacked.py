@@ -1,6 +1,6 @@
 """Local steps of many devices at once, each on a trunk of its own: parameters stacked, one vectorised gradient.
 
-The same arithmetic as :func:`uvsdk.training.train_once`, device by device, up to float32 rounding.
+The same arithmetic as :func:`uvsdk.training.loop.train_once`, device by device, up to float32 rounding.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from uvsdk import backbones
 from uvsdk.arrays import Float32
 from uvsdk.errors import UpdateRejectedError, WireError
 from uvsdk.federation import clipping, controls
@@ -20,8 +19,9 @@ from uvsdk.federation.strategy import AnyClientAlgorithm
 from uvsdk.simulation.allocation import keep_freed_memory
 from uvsdk.simulation.groups import Group, constrain, grouped
 from uvsdk.simulation.parts import Chunk, Member, Part, Sent, all_begun, finish, halves
-from uvsdk.training import parts as cut
-from uvsdk.training import proximal_term, to_training, unit
+from uvsdk.training import backbones
+from uvsdk.training.loop import parts as cut
+from uvsdk.training.loop import proximal_term, to_training, unit
 
 Stack = dict[str, Tensor]
 """Parameter name -> (K, *shape)."""

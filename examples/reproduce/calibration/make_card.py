@@ -12,8 +12,7 @@ import tempfile
 from pathlib import Path
 
 from examples.reproduce import data
-from uvsdk import cards
-from uvsdk.bundle import Bundle
+from uvsdk.bundle import Bundle, cards
 from uvsdk.evaluation import calibrating
 from uvsdk.evaluation.observations import observe
 from uvsdk.evaluation.protocols import Person

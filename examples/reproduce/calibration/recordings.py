@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from uvsdk.bundle import Bundle
+from uvsdk.bundle.inference import embed
 from uvsdk.errors import SampleError
 from uvsdk.evaluation.degradation import Recording, copies, mixed, worse_recording
 from uvsdk.evaluation.observations import ORIGINAL, Observations
-from uvsdk.inference import embed
 from uvsdk.modality import Capture
 from uvsdk.modality.voice import CapturedVoice
 from uvsdk.scoring.conditions import CONDITIONS, conditions_of

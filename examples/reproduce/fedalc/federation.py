@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from examples.reproduce.fedalc.corpus import Corpus
-from uvsdk import backbones
 from uvsdk.arrays import Float32, Float64
 from uvsdk.federation import aggregation, algorithms, optimisers, streams
 from uvsdk.federation.messages import Admission, TrainingConfig
 from uvsdk.federation.strategy import INSTANCES, Contribution
+from uvsdk.training import backbones
 
 _NO_MEAN = np.empty(0, np.float32)
 

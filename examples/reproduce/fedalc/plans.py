@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 
 from examples.reproduce.fedalc import trunk
-from uvsdk.federation.messages import Scalar, TrainingConfig
+from uvsdk.federation.messages import TrainingConfig
+from uvsdk.records.codec import Scalar
 
 SEEDS = (0, 1, 2)
 

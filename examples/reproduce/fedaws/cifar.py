@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from examples.reproduce import data
 from examples.reproduce.record import Row
 from uvsdk.evaluation import ranking
-from uvsdk.federation.messages import Scalar, TrainingConfig
+from uvsdk.federation.messages import TrainingConfig
+from uvsdk.records.codec import Scalar
 from uvsdk.simulation import Simulation, Tensors
 
 SETTING = "cifar10"

@@ -13,7 +13,8 @@ from examples.reproduce.record import Row
 from examples.reproduce.speakers import protocol
 from examples.reproduce.speakers.protocol import Corpus
 from uvsdk.evaluation import ranking
-from uvsdk.federation.messages import Scalar, TrainingConfig
+from uvsdk.federation.messages import TrainingConfig
+from uvsdk.records.codec import Scalar
 from uvsdk.simulation import Engine, Simulation
 
 MODES = ("topk_neg_sq", "hinge")

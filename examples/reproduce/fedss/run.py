@@ -24,7 +24,8 @@ from examples.reproduce.record import Row
 from examples.reproduce.speakers import protocol
 from uvsdk.arrays import Float32
 from uvsdk.evaluation import ranking
-from uvsdk.federation.messages import Scalar, TrainingConfig
+from uvsdk.federation.messages import TrainingConfig
+from uvsdk.records.codec import Scalar
 from uvsdk.simulation import Engine, Simulation, Tensors
 
 matplotlib.use("Agg")

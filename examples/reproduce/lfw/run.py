@@ -25,8 +25,8 @@ from uvsdk.evaluation import lfw, pairs, protocols
 from uvsdk.evaluation.acquisition import Embedder
 from uvsdk.evaluation.protocols import Outcome
 from uvsdk.evaluation.summary import Summary, summarise
-from uvsdk.graphs.sface import Precision, sface_bundle
 from uvsdk.modality import Capture, alignment
+from uvsdk.training.graphs.sface import Precision, sface_bundle
 
 HERE = Path(__file__).parent
 PARTS = ("aligned", "originals", "orl")
@@ -166,8 +166,8 @@ def _sface(precision: Precision) -> Bundle:
 def _faceapi() -> Bundle:
     import torch
 
-    from uvsdk import backbones
-    from uvsdk.export import export_bundle
+    from uvsdk.training import backbones
+    from uvsdk.training.export import export_bundle
 
     torch.set_num_threads(1)
     return export_bundle(backbones.get("faceapi-resnet").load(download=True), download=True)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from examples.reproduce import data, record
 from uvsdk.bundle import Bundle
+from uvsdk.bundle.inference import Embedded
 from uvsdk.evaluation import protocols
 from uvsdk.evaluation.acquisition import Embedder
 from uvsdk.evaluation.groups import GroupLabels
 from uvsdk.evaluation.protocols import Person
 from uvsdk.evaluation.summary import Summary, summarise
-from uvsdk.inference import Embedded
 from uvsdk.modality import Capture
 
 HERE = Path(__file__).parent
@@ -131,8 +131,8 @@ def _bundle(path: Path | None) -> Bundle:
         return Bundle.open(path)
     import torch
 
-    from uvsdk import backbones
-    from uvsdk.export import export_bundle
+    from uvsdk.training import backbones
+    from uvsdk.training.export import export_bundle
 
     torch.set_num_threads(1)
     return export_bundle(backbones.get("ge2e").load(download=True), download=True)

@@ -21,14 +21,13 @@ from examples.reproduce.partial.corpus import Person
 from examples.reproduce.partial.figures import Scores, gain, interval
 from examples.reproduce.partial.plans import PLANS, Plan
 from examples.reproduce.record import Row, append, has
-from uvsdk import backbones
 from uvsdk.arrays import Array, Float64
-from uvsdk.backbones import Partial
 from uvsdk.bundle import Bundle
-from uvsdk.export import export_bundle
-from uvsdk.frozen import FrozenPart, FrozenViews, sample_digest
+from uvsdk.bundle.frozen import FrozenPart, FrozenViews, sample_digest
 from uvsdk.simulation import Frozen, Prepared, Simulation
-from uvsdk.training import FrozenSamples, PreparedSamples
+from uvsdk.training.backbones import Partial
+from uvsdk.training.export import export_bundle
+from uvsdk.training.loop import FrozenSamples, PreparedSamples, backbones
 
 HERE = Path(__file__).resolve().parent
 SEEDS = (0, 1, 2)

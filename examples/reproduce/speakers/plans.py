@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from uvsdk.federation.messages import Scalar, TrainingConfig
+from uvsdk.federation.messages import TrainingConfig
+from uvsdk.records.codec import Scalar
 from uvsdk.simulation.references import central_softmax
 
 SEEDS = (0, 1, 2)

@@ -23,7 +23,7 @@ from examples.reproduce.speakers import plans, protocol
 from examples.reproduce.speakers.plans import Plan
 from examples.reproduce.speakers.protocol import Corpus
 from examples.reproduce.trunks import speaker_tdnn
-from uvsdk.federation.messages import Scalar
+from uvsdk.records.codec import Scalar
 from uvsdk.simulation import Engine, Simulation
 from uvsdk.simulation.references import central_softmax
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel
 
-from uvsdk.attempts import wait_s
+from uvsdk.templates.attempts import wait_s
 from uvsdk_server.authentication import Served, operator
 from uvsdk_server.problems import Problem
 from uvsdk_server.store import counts

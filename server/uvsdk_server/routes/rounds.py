@@ -13,8 +13,8 @@ from starlette.background import BackgroundTask
 from starlette.responses import JSONResponse, Response
 
 from uvsdk.federation import messages
-from uvsdk.federation.codec import unpack
 from uvsdk.federation.messages import RoundHeader
+from uvsdk.records.codec import unpack
 from uvsdk_server import envelopes, observer, problems
 from uvsdk_server.authentication import ClaimedDevice, Served, SignedDevice, check_body
 from uvsdk_server.deployment import Deployment

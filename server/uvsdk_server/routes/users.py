@@ -9,9 +9,9 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
-from uvsdk.federation.codec import unpack
 from uvsdk.federation.messages import Admission, Numbered, TemplateUpload
 from uvsdk.federation.strategy import EMBEDDED, MEAN
+from uvsdk.records.codec import unpack
 from uvsdk_server import envelopes, problems
 from uvsdk_server.authentication import ActiveDevice, Served, SignedDevice, operator, owner_or_operator
 from uvsdk_server.deletions import Deletion

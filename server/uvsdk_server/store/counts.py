@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 from sqlalchemy import ColumnElement, and_, delete, insert, or_, select, text, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from uvsdk.attempts import DAY_S, Attempts, Recent
+from uvsdk.templates.attempts import DAY_S, Attempts, Recent
 from uvsdk_server.store.ledger import AnyRow
 from uvsdk_server.store.schema import attempts, users
 

@@ -16,8 +16,8 @@ from PIL import Image
 
 from uvsdk.arrays import Array, Float32, Int64, UInt8
 from uvsdk.bundle import Bundle
+from uvsdk.bundle.inference import embed
 from uvsdk.errors import SampleError
-from uvsdk.inference import embed
 from uvsdk.modality import alignment
 
 SHORT_S = 3.5

@@ -19,12 +19,12 @@ import numpy as np
 from onnx import TensorProto, helper
 from PIL import Image
 
-from uvsdk import graphs, weights
 from uvsdk.arrays import Float32, UInt8
-from uvsdk.execution import onnxruntime
-from uvsdk.graphs.sface import float_graph
-from uvsdk.graphs.sface.layers import fold
 from uvsdk.modality import alignment
+from uvsdk.system.execution import onnxruntime
+from uvsdk.training import graphs, weights
+from uvsdk.training.graphs.sface import float_graph
+from uvsdk.training.graphs.sface.layers import fold
 
 FOLD = 4
 BATCH = 16

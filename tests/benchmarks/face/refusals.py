@@ -17,11 +17,11 @@ from PIL import Image, ImageDraw, ImageFilter
 from uvsdk import modality
 from uvsdk.bundle import Bundle
 from uvsdk.errors import LowQualityError, SampleError
-from uvsdk.graphs.sface import sface_bundle
 from uvsdk.modality import Capture, Limits, face_quality, image
 from uvsdk.modality.detector import Detection
 from uvsdk.modality.face import MINIMUM_FACE_PIXELS, CapturedFace
 from uvsdk.scoring import QualityPolicy
+from uvsdk.training.graphs.sface import sface_bundle
 
 FACE = modality.get("face")
 Worse = Callable[[Image.Image, Detection], Image.Image]

@@ -22,10 +22,10 @@ from PIL import Image
 
 from uvsdk.arrays import Bool, Float32, Float64
 from uvsdk.bundle import Bundle
+from uvsdk.bundle.inference import embed
 from uvsdk.errors import SampleError
-from uvsdk.graphs.sface import sface_bundle
-from uvsdk.inference import embed
 from uvsdk.modality import Capture
+from uvsdk.training.graphs.sface import sface_bundle
 
 STAGES = ("decode", "detect", "features", "model")
 LARGEST = Capture(faces="largest")

@@ -18,10 +18,10 @@ from tests.benchmarks.enrolment.embedded import People
 from uvsdk.arrays import Float32
 from uvsdk.errors import ThresholdError
 from uvsdk.evaluation import identification
-from uvsdk.gallery import Gallery
 from uvsdk.identify import SearchThreshold, cohort_threshold, search_threshold
 from uvsdk.scoring import Calibration
-from uvsdk.template import Template
+from uvsdk.templates.gallery import Gallery
+from uvsdk.templates.template import Template
 
 SEED, ENROLLED_SAMPLES = 0, 3
 RATES = (0.01, 0.05, 0.1)

@@ -25,8 +25,8 @@ with warnings.catch_warnings():
     import faiss
 
 from uvsdk.arrays import Float32
-from uvsdk.gallery import Gallery
-from uvsdk.template import Template
+from uvsdk.templates.gallery import Gallery
+from uvsdk.templates.template import Template
 
 DIMENSION, TOP, SEED = 128, 5, 0
 Row = tuple[str, str, int, str, float, str]

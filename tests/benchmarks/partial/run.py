@@ -22,18 +22,17 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from PIL import Image
 
 import uvsdk
-from uvsdk import backbones
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
-from uvsdk.export import export_bundle
+from uvsdk.bundle.frozen import FrozenPart, FrozenViews
 from uvsdk.federation.algorithms.fedaws.payload import Task
-from uvsdk.federation.codec import pack
 from uvsdk.federation.messages import TrainingConfig, UpdateHead
-from uvsdk.federation.participation import TrainingJob
-from uvsdk.frozen import FrozenPart, FrozenViews
 from uvsdk.modality import Capture, Sample
 from uvsdk.privacy.sealing import CHUNK_BYTES, Binding, new_nonce, seal
-from uvsdk.training import LocalTrainer
+from uvsdk.records.codec import pack
+from uvsdk.training.export import export_bundle
+from uvsdk.training.loop import LocalTrainer, backbones
+from uvsdk.training.participation import TrainingJob
 from uvsdk_device import EncryptedStore
 from uvsdk_device.deployment import Deployment
 from uvsdk_device.frozen_views import frozen_views

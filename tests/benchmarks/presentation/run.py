@@ -27,9 +27,9 @@ from tests import modality_graphs, real_data
 from tests.benchmarks.presentation import attacks
 from uvsdk import modality
 from uvsdk.arrays import Float32
-from uvsdk.bundle import Bundle, Manifest
+from uvsdk.bundle import Bundle
+from uvsdk.bundle.manifest import Manifest
 from uvsdk.errors import SampleError
-from uvsdk.graphs.antispoof import presentation_graph
 from uvsdk.modality import Capture
 from uvsdk.modality.face import CapturedFace
 from uvsdk.modality.voice import CapturedVoice
@@ -46,6 +46,7 @@ from uvsdk.presentation import (
 )
 from uvsdk.presentation.head_turns import turn
 from uvsdk.scoring import clopper_pearson
+from uvsdk.training.graphs.antispoof import presentation_graph
 
 KEY, SEED = bytes(range(32)), 0
 CLIP_S = 6

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests import reliability
 from uvsdk.bundle import Bundle, shipped
-from uvsdk.execution import onnxruntime
+from uvsdk.system.execution import onnxruntime
 
 HERE = Path(__file__).resolve()
 POINTS = 200
@@ -42,15 +42,15 @@ class Setting:
 def _ge2e() -> Bundle:
     import torch
 
-    from uvsdk import backbones
-    from uvsdk.export import export_bundle
+    from uvsdk.training import backbones
+    from uvsdk.training.export import export_bundle
 
     torch.set_num_threads(1)
     return export_bundle(backbones.get("ge2e").load(download=True), download=True)
 
 
 def _sface() -> Bundle:
-    from uvsdk.graphs.sface import sface_bundle
+    from uvsdk.training.graphs.sface import sface_bundle
 
     return sface_bundle(download=True)
 

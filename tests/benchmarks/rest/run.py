@@ -25,8 +25,8 @@ from PIL import Image
 
 from tests.integration.harness import CONFIG, KillableServer, SyntheticDevice
 from uvsdk.bundle import Bundle, shipped
+from uvsdk.bundle.inference import embed
 from uvsdk.federation.messages import TrainingConfig
-from uvsdk.inference import embed
 
 Row = tuple[str, str, int, str, float, str]
 

@@ -20,7 +20,7 @@ import soundfile
 import uvsdk
 from uvsdk.bundle import Bundle
 from uvsdk.scoring import Threshold
-from uvsdk.storage import MemoryStore
+from uvsdk.templates.storage import MemoryStore
 
 STAGES = ("decode", "detect", "features", "model", "decision")
 ENROLMENT_SAMPLES = 5
@@ -88,15 +88,15 @@ def _bundle(path: Path | None, make: Callable[[], Bundle]) -> Bundle:
 def _ge2e() -> Bundle:
     import torch
 
-    from uvsdk import backbones
-    from uvsdk.export import export_bundle
+    from uvsdk.training import backbones
+    from uvsdk.training.export import export_bundle
 
     torch.set_num_threads(1)
     return export_bundle(backbones.get("ge2e").load(download=True), download=True)
 
 
 def _sface() -> Bundle:
-    from uvsdk.graphs.sface import sface_bundle
+    from uvsdk.training.graphs.sface import sface_bundle
 
     return sface_bundle(download=True)
 

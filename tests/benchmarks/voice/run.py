@@ -22,10 +22,11 @@ import soundfile
 
 from tests.benchmarks.voice.conditions import CONDITIONS
 from uvsdk.arrays import Array, Float32
-from uvsdk.bundle import Bundle, direction
+from uvsdk.bundle import Bundle
+from uvsdk.bundle.bundle import direction
+from uvsdk.bundle.inference import embed
 from uvsdk.errors import SampleError
 from uvsdk.evaluation import metrics
-from uvsdk.inference import embed
 from uvsdk.modality import Capture, get
 from uvsdk.modality.voice_quality import REQUIREMENTS
 from uvsdk.scoring import assess
@@ -242,8 +243,8 @@ def _recordings(folder: Path) -> list[Recording]:
 def _exported() -> Bundle:
     import torch
 
-    from uvsdk import backbones
-    from uvsdk.export import export_bundle
+    from uvsdk.training import backbones
+    from uvsdk.training.export import export_bundle
 
     torch.set_num_threads(1)
     return export_bundle(backbones.get("ge2e").load(download=True), download=True)

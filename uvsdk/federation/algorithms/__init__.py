@@ -8,8 +8,8 @@ import pkgutil
 from collections.abc import Mapping
 
 from uvsdk.errors import SettingsError, TrainingUnavailableError, UnknownNameError
-from uvsdk.federation.messages import Scalar
 from uvsdk.federation.strategy import AnyClientAlgorithm, AnyRequestAlgorithm, AnyServerAlgorithm, Disclosure
+from uvsdk.records.codec import Scalar
 
 
 def names() -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from uvsdk.federation import classes, correlation, labels, spreadout
 from uvsdk.federation.algorithms.fedalc.payload import Payload, Settings, Task
 from uvsdk.federation.correlation import PairWeights
 from uvsdk.federation.labels import LabelMatrix
-from uvsdk.federation.messages import Scalar
 from uvsdk.federation.strategy import Contribution, ServerAlgorithm
+from uvsdk.records.codec import Scalar
 
 
 def _task(state: LabelMatrix, user: str, request: None, settings: Settings, rng: np.random.Generator) -> Task:

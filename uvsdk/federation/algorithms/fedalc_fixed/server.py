@@ -10,8 +10,9 @@ from uvsdk.federation.algorithms.fedalc_fixed import codebook
 from uvsdk.federation.algorithms.fedalc_fixed.payload import Payload, Request, Settings, Task
 from uvsdk.federation.algorithms.fedalc_fixed.request import digest
 from uvsdk.federation.labels import LabelMatrix
-from uvsdk.federation.messages import Admission, Scalar
+from uvsdk.federation.messages import Admission
 from uvsdk.federation.strategy import Contribution, ServerAlgorithm
+from uvsdk.records.codec import Scalar
 
 
 def _admit(state: LabelMatrix, admission: Admission, settings: Settings, rng: np.random.Generator) -> LabelMatrix:

@@ -9,8 +9,8 @@ from uvsdk.federation import classes, neighbours, spreadout
 from uvsdk.federation.algorithms.fedaws import state as kept
 from uvsdk.federation.algorithms.fedaws.payload import Payload, Settings, Task
 from uvsdk.federation.algorithms.fedaws.state import SpreadMatrix
-from uvsdk.federation.messages import Scalar
 from uvsdk.federation.strategy import Contribution, ServerAlgorithm
+from uvsdk.records.codec import Scalar
 
 
 def _task(state: SpreadMatrix, user: str, request: None, settings: Settings, rng: np.random.Generator) -> Task:

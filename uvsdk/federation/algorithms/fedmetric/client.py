@@ -14,9 +14,9 @@ from torch import Tensor
 
 from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import proxies
+from uvsdk.federation.algorithms.fedmetric import proxies
 from uvsdk.federation.algorithms.fedmetric.payload import Payload, Settings, Task
-from uvsdk.federation.proxies import Ball
+from uvsdk.federation.algorithms.fedmetric.proxies import Ball
 from uvsdk.federation.strategy import ClientAlgorithm, Embed, Memory, Secret
 
 _CENTRE = "centre"

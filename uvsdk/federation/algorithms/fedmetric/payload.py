@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import SettingsError
-from uvsdk.federation.proxies import FEWEST_SAMPLES, Shift
+from uvsdk.federation.algorithms.fedmetric.proxies import FEWEST_SAMPLES, Shift
 from uvsdk.federation.strategy import Disclosure
 
 _WORDS = {

@@ -8,12 +8,13 @@ import numpy as np
 
 from uvsdk.arrays import Float64
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import proxies
+from uvsdk.federation.algorithms.fedmetric import proxies
 from uvsdk.federation.algorithms.fedmetric.payload import Payload, Settings, Task
+from uvsdk.federation.algorithms.fedmetric.proxies import ProxyStore
 from uvsdk.federation.guards import check_samples
-from uvsdk.federation.messages import Admission, Scalar
-from uvsdk.federation.proxies import ProxyStore
+from uvsdk.federation.messages import Admission
 from uvsdk.federation.strategy import PERSON, Contribution, ServerAlgorithm
+from uvsdk.records.codec import Scalar
 
 
 def _needs(settings: Settings) -> frozenset[str]:

@@ -7,9 +7,9 @@ import numpy as np
 from uvsdk.errors import UpdateRejectedError
 from uvsdk.federation import sampled_softmax, sampled_softmax_round
 from uvsdk.federation.algorithms.fedss.payload import Payload, Request, Settings, Task
-from uvsdk.federation.messages import Scalar
 from uvsdk.federation.sampled_softmax import Columns
 from uvsdk.federation.strategy import MEAN, ServerAlgorithm
+from uvsdk.records.codec import Scalar
 
 
 def _needs(settings: Settings) -> frozenset[str]:

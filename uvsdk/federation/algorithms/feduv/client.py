@@ -10,7 +10,7 @@ from torch import Tensor
 
 from uvsdk.arrays import Array, Float32, Int64
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import codewords
+from uvsdk.federation.algorithms.feduv import codewords
 from uvsdk.federation.algorithms.feduv.payload import Payload, Settings, Task
 from uvsdk.federation.strategy import TEMPLATE, ClientAlgorithm, Embed, Memory, Secret
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from uvsdk.errors import SettingsError
-from uvsdk.federation.codewords import NUMBER_BITS, SHORTEST_SECRET_BITS
+from uvsdk.federation.algorithms.feduv.codewords import NUMBER_BITS, SHORTEST_SECRET_BITS
 from uvsdk.federation.strategy import Disclosure
 
 LOSSES = ("linear", "squared")

@@ -9,13 +9,14 @@ import numpy as np
 
 from uvsdk.arrays import Float64, Int64
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import codewords
+from uvsdk.federation.algorithms.feduv import codewords
+from uvsdk.federation.algorithms.feduv.codewords import NUMBER_BITS
 from uvsdk.federation.algorithms.feduv.payload import Payload, Settings, Task
-from uvsdk.federation.codewords import NUMBER_BITS
 from uvsdk.federation.guards import check_samples
-from uvsdk.federation.messages import Admission, Scalar
+from uvsdk.federation.messages import Admission
 from uvsdk.federation.spreadout import CollapseWarning
 from uvsdk.federation.strategy import Contribution, ServerAlgorithm
+from uvsdk.records.codec import Scalar
 
 SECURE_AGGREGATION = False
 USER_PRIVACY = False
