@@ -13,7 +13,8 @@ from uvsdk.federation import aggregation, algorithms, optimisers, streams
 from uvsdk.federation.messages import Admission, TrainingConfig
 from uvsdk.federation.strategy import MEAN, Contribution, Memory
 from uvsdk.records import codec
-from uvsdk.training.loop import LocalTrainer, backbones
+from uvsdk.training import backbones
+from uvsdk.training.loop import LocalTrainer
 from uvsdk.training.participation import TrainingJob
 
 

@@ -23,8 +23,9 @@ from uvsdk.privacy.identifiers import hash_user_id
 from uvsdk.simulation import Engine, Frozen, Prepared, Simulation
 from uvsdk.simulation.population import Identity, Population
 from uvsdk.simulation.seeds import SeededSecret
+from uvsdk.training import backbones
 from uvsdk.training.backbones import Partial
-from uvsdk.training.loop import LocalTrainer, backbones
+from uvsdk.training.loop import LocalTrainer
 from uvsdk.training.participation import TrainingJob, TrainingResult
 from uvsdk_device import EncryptedStore, Federation
 from uvsdk_device.connection import Answer, Connection

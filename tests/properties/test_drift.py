@@ -22,7 +22,8 @@ from uvsdk.federation.algorithms.fixed.payload import Task
 from uvsdk.federation.messages import OPTIMISERS, TrainingConfig
 from uvsdk.federation.strategy import Memory
 from uvsdk.records import codec
-from uvsdk.training.loop import LocalTrainer, backbones, proximal_term
+from uvsdk.training import backbones
+from uvsdk.training.loop import LocalTrainer, proximal_term
 from uvsdk.training.participation import TrainingJob
 
 BACKBONE = "digits-cnn"

@@ -17,7 +17,8 @@ from uvsdk.federation.messages import Admission, TrainingConfig
 from uvsdk.federation.spreadout import Pairs, Spreadout
 from uvsdk.federation.strategy import Contribution
 from uvsdk.records import codec
-from uvsdk.training.loop import LocalTrainer, backbones
+from uvsdk.training import backbones
+from uvsdk.training.loop import LocalTrainer
 from uvsdk.training.participation import TrainingJob
 
 seeds = st.integers(0, 2**32 - 1)

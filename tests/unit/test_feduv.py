@@ -25,7 +25,8 @@ from uvsdk.federation.algorithms.feduv.server import SERVER, Numbers
 from uvsdk.federation.messages import Admission, TrainingConfig
 from uvsdk.federation.strategy import TEMPLATE, Contribution
 from uvsdk.records.codec import pack, unpack
-from uvsdk.training.loop import LocalTrainer, backbones
+from uvsdk.training import backbones
+from uvsdk.training.loop import LocalTrainer
 from uvsdk.training.participation import TrainingJob
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.reembedding import is_current, remade

@@ -28,9 +28,10 @@ from uvsdk.federation.messages import TrainingConfig
 from uvsdk.records import codec
 from uvsdk.simulation import Engine, Frozen, Simulation, Tensors
 from uvsdk.simulation.experiment import trunk_of
+from uvsdk.training import backbones, weights
 from uvsdk.training.backbones import Backbone, Headed, Partial
 from uvsdk.training.export import PARITY, export_bundle, parity
-from uvsdk.training.loop import FrozenSamples, LocalTrainer, backbones, train_once, weights
+from uvsdk.training.loop import FrozenSamples, LocalTrainer, train_once
 from uvsdk.training.participation import TrainingJob
 
 NAMES = (*backbones.names(), "digits-cnn+32", "digits-cnn+16", "ge2e+64", "faceapi-resnet+200")

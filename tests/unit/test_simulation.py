@@ -17,7 +17,8 @@ from uvsdk.records import codec
 from uvsdk.simulation import Engine, Prepared, Simulation, Tensors, groups
 from uvsdk.simulation.allocation import keep_freed_memory
 from uvsdk.simulation.seeds import SeededSecret
-from uvsdk.training.loop import LocalTrainer, backbones
+from uvsdk.training import backbones
+from uvsdk.training.loop import LocalTrainer
 from uvsdk.training.participation import TrainingJob
 
 NAMES = algorithms.names()

@@ -16,8 +16,8 @@ from uvsdk.federation.algorithms.fedaws.payload import Payload, Task
 from uvsdk.federation.algorithms.fixed.payload import Task as FixedTask
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.records import codec
-from uvsdk.training.loop import LocalTrainer, backbones, participation
-from uvsdk.training.loop import loop as training
+from uvsdk.training import backbones, participation
+from uvsdk.training.loop import LocalTrainer, to_training
 from uvsdk.training.participation import TrainingJob
 
 BACKBONE = "digits-cnn"
@@ -160,7 +160,7 @@ def test_one_sample_and_a_batch_larger_than_the_samples(people: dict[str, list[A
 
 def test_layers_with_batch_statistics_stay_as_they_are() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
-    training.to_training(module)
+    to_training(module)
     assert module[0].training
     assert not module[1].training
     assert module[2].training

@@ -25,9 +25,10 @@ from uvsdk.arrays import Array, Float64
 from uvsdk.bundle import Bundle
 from uvsdk.bundle.frozen import FrozenPart, FrozenViews, sample_digest
 from uvsdk.simulation import Frozen, Prepared, Simulation
+from uvsdk.training import backbones
 from uvsdk.training.backbones import Partial
 from uvsdk.training.export import export_bundle
-from uvsdk.training.loop import FrozenSamples, PreparedSamples, backbones
+from uvsdk.training.loop import FrozenSamples, PreparedSamples
 
 HERE = Path(__file__).resolve().parent
 SEEDS = (0, 1, 2)

@@ -30,8 +30,9 @@ from uvsdk.federation.messages import TrainingConfig, UpdateHead
 from uvsdk.modality import Capture, Sample
 from uvsdk.privacy.sealing import CHUNK_BYTES, Binding, new_nonce, seal
 from uvsdk.records.codec import pack
+from uvsdk.training import backbones
 from uvsdk.training.export import export_bundle
-from uvsdk.training.loop import LocalTrainer, backbones
+from uvsdk.training.loop import LocalTrainer
 from uvsdk.training.participation import TrainingJob
 from uvsdk_device import EncryptedStore
 from uvsdk_device.deployment import Deployment
