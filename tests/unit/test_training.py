@@ -16,7 +16,7 @@ from uvsdk.federation.algorithms.fedaws.payload import Payload, Task
 from uvsdk.federation.algorithms.fixed.payload import Task as FixedTask
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.records import codec
-from uvsdk.training import backbones, participation
+from uvsdk.training import backbones, loop, participation
 from uvsdk.training.loop import LocalTrainer, to_training
 from uvsdk.training.participation import TrainingJob
 
@@ -60,7 +60,7 @@ def test_one_step_is_one_step_of_sgd(
 ) -> None:
     # Batch = all samples, uncropped: theta' = theta - eta * gradient of the mean hinge.
     views = torch.from_numpy(np.stack(people["digit 3"])[:, None])
-    monkeypatch.setattr(training, "_crops", lambda job, batch, rng: views[batch])
+    monkeypatch.setattr(loop, "_crops", lambda job, batch, rng: views[batch])
     settings = config(local_steps=1, batch_size=20)
     result = train(job(people, theta, settings))
     module = backbones.get(BACKBONE).random()
