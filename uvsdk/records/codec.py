@@ -1,9 +1,16 @@
-"""Frozen dataclasses of arrays and plain values, to bytes and back, without pickle.
+"""Frozen dataclasses of arrays, plain values and further such records, to bytes and back, without pickle.
 
 Layout: ``b"UVM1"`` · ``u32`` header length (little endian) · header (canonical JSON, UTF-8) · raw array
-bytes in field order. The header names the dataclass and gives, per field, either the value itself or, for
-an array, its dtype and shape. Array bytes are little endian and C-ordered. A reader knows which class it
-expects; nothing in the bytes chooses what is built.
+bytes in field order. The header names the dataclass and gives, per field, one of
+
+- ``{"value": ...}``: the value itself;
+- ``{"dtype": ..., "shape": [...]}``: an array; bytes are written as an array of uint8 in one dimension;
+- ``{"arrays": {name: ...}}``: named arrays, sorted by name;
+- ``{"kind": ..., "fields": {...}}``: a record, as the header itself is one; its arrays stand in its place;
+- ``{"records": [...]}``: a tuple of such.
+
+Array bytes are little endian and C-ordered. A reader knows which class it expects; nothing in the bytes chooses what
+is built.
 """
 
 from __future__ import annotations
@@ -41,8 +48,8 @@ Message = TypeVar("Message", bound=_Dataclass)
 
 
 def pack(message: _Dataclass) -> bytes:
-    """Encode a frozen dataclass whose fields are arrays, ``dict[str, array]``, str, int, float, bool, None or
-    tuples of str or int.
+    """Encode a frozen dataclass whose fields are arrays, ``dict[str, array]``, bytes, str, int, float, bool, None,
+    frozen dataclasses of the same kind, or tuples of str, of int or of such a dataclass.
 
     Raises:
         WireError: a field holds something else, e.g. an object array, or a float that is not finite; or it is declared
@@ -56,25 +63,15 @@ def pack(message: _Dataclass) -> bytes:
     >>> unpack(Row, pack(Row("u", np.array([1.0, 2.0], np.float32)))).vector
     array([1., 2.], dtype=float32)
     """
-    _declared(type(message))
-    fields: dict[str, Any] = {}
     buffers: list[bytes] = []
-    for field in dataclasses.fields(message):
-        value = getattr(message, field.name)
-        if isinstance(value, np.ndarray):
-            fields[field.name] = _describe(value, buffers)
-        elif isinstance(value, Mapping):
-            fields[field.name] = {"arrays": {key: _describe(value[key], buffers) for key in sorted(value)}}
-        else:
-            fields[field.name] = {"value": list(value) if isinstance(value, tuple) else value}
     try:
         header = json.dumps(
-            {"kind": type(message).__name__, "fields": fields},
+            _describe_record(message, type(message), buffers),
             separators=(",", ":"),
             ensure_ascii=False,
             allow_nan=False,
         ).encode()
-    except (TypeError, ValueError) as error:  # an object JSON has no word for, NaN, a lone surrogate
+    except (TypeError, ValueError, RecursionError) as error:  # no word for it in JSON, NaN, a lone surrogate, too deep
         raise WireError(f"a {type(message).__name__} holds a value that is not sent: {error}") from error
     if len(header) > _HEADER_LIMIT:
         raise WireError(f"the header of a {type(message).__name__} takes {len(header)} bytes, at most {_HEADER_LIMIT}")
@@ -86,8 +83,8 @@ def unpack(kind: type[Message], data: bytes | memoryview) -> Message:
 
     Raises:
         WireError: not such a message: wrong magic, wrong class, missing, unknown or repeated field, dtype that is
-            not the declared one (and never an object array), wrong length, a number that is not finite, or a value
-            that the class's own ``__post_init__`` refuses.
+            not the declared one (and never an object array), wrong length, a number that is not finite, a record where
+            another or none is declared, or a value that the class's own ``__post_init__`` refuses.
 
     Arrays are read-only copies, so that neither the message's buffer nor its alignment outlives this call.
     """
@@ -99,21 +96,38 @@ def unpack(kind: type[Message], data: bytes | memoryview) -> Message:
         raise WireError(f"a {kind.__name__} of {len(view)} bytes cannot hold a header of {length}")
     try:
         header = json.loads(bytes(view[8 : 8 + length]), object_pairs_hook=distinct, parse_constant=refuse_constant)
-        name, fields = header["kind"], header["fields"]
-        if name != kind.__name__ or not isinstance(fields, dict):
-            raise WireError(f"expected a {kind.__name__}, got a {name}")
         reader = _Reader(view, 8 + length)
-        declared = _declared(kind)
-        values = {key: _restore(fields[key], reader, declared[key]) for key in fields}
+        message = _restore_record(header, reader, kind)
         reader.finish()
-        if set(values) != set(declared):
-            raise WireError(f"a {kind.__name__} has the fields {sorted(declared)}, got {sorted(values)}")
-        return kind(**values)
+        return message
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WireError(f"not a {kind.__name__}: {error}") from error
 
 
-def _describe(array: Array, buffers: list[bytes]) -> dict[str, Any]:
+def _describe_record(record: _Dataclass, kind: type | None, buffers: list[bytes]) -> dict[str, Any]:
+    if type(record) is not kind:
+        raise WireError(f"a {type(record).__name__} stands in a field that is declared as something else")
+    fields = {
+        name: _describe(getattr(record, name), declared, buffers) for name, declared in _declared(type(record)).items()
+    }
+    return {"kind": type(record).__name__, "fields": fields}
+
+
+def _describe(value: Any, declared: _Declared, buffers: list[bytes]) -> dict[str, Any]:
+    if isinstance(value, bytes):
+        value = np.frombuffer(value, np.uint8)
+    if isinstance(value, np.ndarray):
+        return _describe_array(value, buffers)
+    if isinstance(value, Mapping):
+        return {"arrays": {key: _describe_array(value[key], buffers) for key in sorted(value)}}
+    if _is_record(type(value)):
+        return _describe_record(value, declared.record, buffers)
+    if isinstance(value, tuple) and declared.records is not None:
+        return {"records": [_describe_record(item, declared.records, buffers) for item in value]}
+    return {"value": list(value) if isinstance(value, tuple) else value}
+
+
+def _describe_array(array: Array, buffers: list[bytes]) -> dict[str, Any]:
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     if little.dtype.str not in _DTYPES:
         raise WireError(f"dtype {array.dtype} is not sent; use one of {sorted(_DTYPES)}")
@@ -157,6 +171,8 @@ class _Declared:
         named: of the arrays of a ``dict[str, array]``, likewise.
         plain: classes of single values.
         listed: classes of the items of a tuple.
+        record: of the one record, ``None`` where none is declared.
+        records: of a tuple of records, likewise.
     """
 
     text: str
@@ -164,12 +180,33 @@ class _Declared:
     named: frozenset[str]
     plain: frozenset[type]
     listed: frozenset[type]
+    record: type | None
+    records: type | None
+
+
+def _restore_record(entry: dict[str, Any], reader: _Reader, kind: type[Message]) -> Message:
+    if set(entry) != {"kind", "fields"}:
+        raise WireError(f"expected a {kind.__name__}, got an entry of {sorted(entry)}")
+    name, fields = entry["kind"], entry["fields"]
+    if name != kind.__name__ or not isinstance(fields, dict):
+        raise WireError(f"expected a {kind.__name__}, got a {name}")
+    declared = _declared(kind)
+    values = {key: _restore(fields[key], reader, declared[key]) for key in fields}
+    if set(values) != set(declared):
+        raise WireError(f"a {kind.__name__} has the fields {sorted(declared)}, got {sorted(values)}")
+    return kind(**values)
 
 
 def _restore(entry: dict[str, Any], reader: _Reader, declared: _Declared) -> Any:
     if set(entry) == {"dtype", "shape"} and declared.dtypes:
         return _take(entry, reader, declared.dtypes)
-    if set(entry) == {"arrays"} and declared.named:
+    if set(entry) == {"dtype", "shape"} and bytes in declared.plain and len(entry["shape"]) == 1:
+        return _take(entry, reader, frozenset({"|u1"})).tobytes()
+    if set(entry) == {"kind", "fields"} and declared.record is not None:
+        return _restore_record(entry, reader, declared.record)
+    if set(entry) == {"records"} and declared.records is not None and isinstance(entry["records"], list):
+        return tuple(_restore_record(item, reader, declared.records) for item in entry["records"])
+    if set(entry) == {"arrays"} and declared.named and isinstance(entry["arrays"], dict):
         return {key: _take(item, reader, declared.named) for key, item in entry["arrays"].items()}
     if set(entry) != {"value"}:
         raise WireError(f"expected {declared.text}, got an entry of {sorted(entry)}")
@@ -213,20 +250,37 @@ def _field(kind: str, name: str, hint: Any) -> _Declared:
     named: set[str] = set()
     plain: set[type] = set()
     listed: set[type] = set()
+    record: set[type] = set()
+    records: set[type] = set()
     for option in _options(hint):
         origin, arguments = typing.get_origin(option) or option, typing.get_args(option)
         values = _options(arguments[1]) if origin in (dict, Mapping) and len(arguments) == 2 else ()
+        listing = origin is tuple and len(arguments) == 2 and arguments[1] is ...
         if _is_array(option):
             dtypes |= _dtypes(option)
         elif values and arguments[0] is str and all(map(_is_array, values)):
             named = named.union(*map(_dtypes, values))
-        elif origin is tuple and len(arguments) == 2 and arguments[0] in (str, int) and arguments[1] is ...:
+        elif listing and arguments[0] in (str, int):
             listed.add(arguments[0])
-        elif option in (str, int, float, bool, type(None)):
+        elif listing and _is_record(arguments[0]):
+            records.add(arguments[0])
+        elif option in (str, int, float, bool, bytes, type(None)):
             plain.add(option)
+        elif _is_record(option):
+            record.add(option)
         else:
             raise WireError(f"{kind}.{name} is declared as {option}, which is neither written nor read")
-    return _Declared(str(hint), frozenset(dtypes), frozenset(named), frozenset(plain), frozenset(listed))
+    if len(record) > 1 or len(records) > 1 or (bytes in plain and dtypes):
+        raise WireError(f"{kind}.{name} is declared as {hint}: the bytes would choose which of them is read")
+    return _Declared(
+        str(hint),
+        frozenset(dtypes),
+        frozenset(named),
+        frozenset(plain),
+        frozenset(listed),
+        record=next(iter(record), None),
+        records=next(iter(records), None),
+    )
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
@@ -245,6 +299,10 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 def _is_array(option: Any) -> bool:
     return (typing.get_origin(option) or option) is np.ndarray
+
+
+def _is_record(option: Any) -> bool:
+    return isinstance(option, type) and dataclasses.is_dataclass(option)
 
 
 def _dtypes(array: Any) -> set[str]:
