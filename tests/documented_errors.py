@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from tests import modality_graphs
+from tests.builders import open_store
 from uvsdk import Capture, MemoryStore, errors, modality
 from uvsdk.bundle import Bundle, shipped
 from uvsdk.enroll import enroll
@@ -38,9 +39,7 @@ from uvsdk_device import connection
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import check_server_verification, check_state, forget_here
 from uvsdk_device.records import disk_errors
-from uvsdk_device.wrapping import ScryptCost
 
-CHEAP = ScryptCost(n=1 << 12, r=8, p=1)
 UNIT = np.array([1.0, 0.0], np.float32)
 BLANK = np.full((32, 32), 255, np.uint8)
 
@@ -51,7 +50,7 @@ def template(version: str = "", *, dimension: int = 2) -> Template:
 
 
 def store(folder: Path) -> EncryptedStore:
-    return EncryptedStore.open(folder / "store", passphrase="right", cost=CHEAP)
+    return open_store(folder / "store", "right")
 
 
 def enrolled(folder: Path) -> EncryptedStore:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
 import os
 import tarfile
 import threading
@@ -14,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from PIL import Image
 
+from tests.builders import page, sound_file
 from uvsdk import modality
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
@@ -115,12 +114,7 @@ def digit_pages(count: int) -> list[bytes]:
     """Pages of scikit-learn's digits as PNG."""
     from sklearn.datasets import load_digits
 
-    pages = []
-    for image in load_digits().images[:count]:
-        file = io.BytesIO()
-        Image.fromarray((255 - image / 16 * 255).astype(np.uint8)).save(file, "PNG")
-        pages.append(file.getvalue())
-    return pages
+    return [page(image) for image in load_digits().images[:count]]
 
 
 def recordings(folder: Path, count: int, seconds: tuple[float, float] = (2.0, 6.0)) -> list[bytes]:
@@ -130,9 +124,7 @@ def recordings(folder: Path, count: int, seconds: tuple[float, float] = (2.0, 6.
     found = []
     for row, length_s in zip(rows[:: max(1, len(rows) // count)], np.linspace(*seconds, count), strict=False):
         pcm, rate = soundfile.read(folder / row["path"], dtype="int16")
-        file = io.BytesIO()
-        soundfile.write(file, pcm[: int(length_s * rate)], rate, format="FLAC")
-        found.append(file.getvalue())
+        found.append(sound_file(pcm[: int(length_s * rate)], rate, "FLAC"))
     return found
 
 

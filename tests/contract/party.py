@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uvsdk.arrays import Array, Float64
+from tests.builders import unit
+from uvsdk.arrays import Array
 from uvsdk.errors import SettingsError
 from uvsdk.federation import algorithms
 from uvsdk.federation.messages import Admission
@@ -21,10 +22,6 @@ DIMENSIONS = (6, 255)
 """Trunk dimensions to try, smallest first: an algorithm may accept only some."""
 
 SAMPLES = 4
-
-
-def unit(rows: Float64) -> Float64:
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 def number(user: str) -> int:

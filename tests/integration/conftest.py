@@ -1,11 +1,16 @@
-"""Assertions of shared modules explain themselves as those of tests do; a PostgreSQL that tests may share."""
+"""Assertions of shared modules explain themselves as those of tests do; databases and forks that tests may share."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.integration.forked import Crew
 
 pytest.register_assert_rewrite("tests.integration.method_run")
 
@@ -32,3 +37,22 @@ def postgres() -> Iterator[str]:
         running.cleanup()
         with contextlib.suppress(OSError):
             folder.cleanup()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database, for SQLAlchemy."""
+    if request.param == "sqlite":
+        return f"sqlite+aiosqlite:///{tmp_path}/store.sqlite3"
+    from tests.integration.harness import fresh_database
+
+    return fresh_database(request.getfixturevalue("postgres"))
+
+
+@pytest.fixture(scope="module")
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    from tests.integration.forked import Crew
+
+    found = Crew(tmp_path_factory.mktemp("crew") / "log")
+    yield found
+    found.dismiss()

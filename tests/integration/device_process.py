@@ -8,11 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+from tests.builders import open_store
 from uvsdk import enroll
 from uvsdk.bundle import shipped
 from uvsdk.training.loop import LocalTrainer
-from uvsdk_device import EncryptedStore, Federation, RoundReport
-from uvsdk_device.wrapping import ScryptCost
+from uvsdk_device import Federation, RoundReport
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("files", nargs="+")
     arguments = parser.parse_args()
-    store = EncryptedStore.open(arguments.store, passphrase=arguments.passphrase, cost=ScryptCost(n=1 << 12, r=8, p=1))
+    store = open_store(arguments.store, arguments.passphrase)
     federation = Federation(
         arguments.server,
         enrolment_token=arguments.token,

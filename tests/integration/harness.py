@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from sqlalchemy import make_url, text
 
+from tests.builders import run_command
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle, shipped
 from uvsdk.federation.algorithms.fedaws import payload as fedaws
@@ -45,7 +46,7 @@ from uvsdk.records.codec import pack, unpack
 from uvsdk.scoring import Threshold
 from uvsdk.templates.template import Template
 from uvsdk_server import Settings, create_app, tokens
-from uvsdk_server.commands import Server
+from uvsdk_server.commands import COMMANDS, Server
 from uvsdk_server.deployment import open_database
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -530,3 +531,9 @@ def fresh_database(server: str) -> str:
 
     asyncio.run(create())
     return base.set(database=name).render_as_string(hide_password=False)
+
+
+def command(name: str, *arguments: str) -> int:
+    """Run one of the server's commands in this process."""
+    (found,) = [item for item in COMMANDS if item.name == name]
+    return run_command(found, *arguments)

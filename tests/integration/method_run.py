@@ -114,7 +114,7 @@ class Run:
         """The current model as a device downloads it."""
         person = PERSONS[0]
         federation = roles.federation_of(self.server.url, person)
-        return federation.newest_model(person, roles.open_store(self.folder, person))
+        return federation.newest_model(person, roles.store_of(self.folder, person))
 
 
 @contextmanager
@@ -183,7 +183,7 @@ def check_model(run: Run) -> None:
     """The same seed gives the same model as a simulation, up to :data:`TOLERANCE`."""
     assert run.server.crew is not None
     users = {roles.user_of(person, run.config.deployment): person for person in PERSONS}
-    features = {user: np.stack(roles.open_store(run.folder, person).features(person)) for user, person in users.items()}
+    features = {user: np.stack(roles.store_of(run.folder, person).features(person)) for user, person in users.items()}
     np.savez(run.folder / "features.npz", **features)
     result = run.folder / "simulated.npz"
     pid = run.server.crew.fork(
@@ -267,7 +267,7 @@ def check_verification(run: Run) -> None:
     allowed = algorithms.server(run.case.name).verifies_on_server
     genuine, foreign, over_rest = [], [], []
     for number, person in enumerate(PERSONS):
-        store = roles.open_store(run.folder, person)
+        store = roles.store_of(run.folder, person)
         federation = roles.federation_of(run.server.url, person, server_verification=allowed)
         template = federation.refresh_template(person, store)
         model = federation.newest_model(person, store)
@@ -287,7 +287,7 @@ def check_verification(run: Run) -> None:
 
 def check_refusals(run: Run, person: str) -> None:
     """Where no template may leave the device: the device says so, and so does the server to whoever asks."""
-    store = roles.open_store(run.folder, person)
+    store = roles.store_of(run.folder, person)
     federation = roles.federation_of(run.server.url, person, server_verification=True)
     for attempt in (federation.refresh_template, federation.participate):
         with pytest.raises(EdgeOnlyError, match=run.case.name):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.builders import open_store
 from tests.integration.harness import PEPPER, RunningServer
 from uvsdk.federation.algorithms.fedaws.payload import Payload
 from uvsdk.privacy.identifiers import hash_user_id
@@ -14,9 +15,6 @@ from uvsdk.records.codec import pack
 from uvsdk.training.participation import TrainingJob, TrainingResult
 from uvsdk_device import EncryptedStore, Federation
 from uvsdk_device.queue import Backoff
-from uvsdk_device.wrapping import ScryptCost
-
-PASSPHRASE, COST = "p", ScryptCost(n=1 << 12, r=8, p=1)
 
 
 @dataclass
@@ -37,7 +35,7 @@ class FixedTrainer:
 
 
 def make_store(folder: Path, person: int) -> EncryptedStore:
-    return EncryptedStore.open(folder / f"store-{person}", passphrase=PASSPHRASE, cost=COST)
+    return open_store(folder / f"store-{person}")
 
 
 def pages(person: int) -> list[np.ndarray]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from fastapi import FastAPI
 
+from tests.builders import open_store
 from tests.integration.harness import PEPPER
 from tests.integration.serve import Killer
 from uvsdk import enroll
@@ -30,7 +31,6 @@ from uvsdk.training.participation import TrainingJob, TrainingResult
 from uvsdk_device import EncryptedStore, Federation
 from uvsdk_device.connection import Answer, Connection
 from uvsdk_device.queue import Backoff
-from uvsdk_device.wrapping import ScryptCost
 from uvsdk_server import Settings, create_app
 from uvsdk_server.commands import Server
 
@@ -44,9 +44,9 @@ def prepare(name: str, dimension: int) -> None:
     algorithms.client(name)
 
 
-def open_store(folder: Path, user_id: str) -> EncryptedStore:
+def store_of(folder: Path, user_id: str) -> EncryptedStore:
     """The store of one person's device."""
-    return EncryptedStore.open(folder / f"store {user_id}", passphrase=PASSPHRASE, cost=ScryptCost(n=1 << 12, r=8, p=1))
+    return open_store(folder / f"store {user_id}", PASSPHRASE)
 
 
 def user_of(user_id: str, deployment: str) -> str:
@@ -96,7 +96,7 @@ def device(
 ) -> None:
     """Enrol where that has not been done, take part until training rests, and copy every sealed message sent."""
     place = Path(folder)
-    store, bundle = open_store(place, user_id), Bundle.open(model)
+    store, bundle = store_of(place, user_id), Bundle.open(model)
     sent = place / f"sent {user_id}"
     sent.mkdir(exist_ok=True)
     _copy_what_is_sent(sent)

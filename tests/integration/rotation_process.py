@@ -12,8 +12,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from tests.builders import open_store
 from tests.integration.harness import PEPPER
-from tests.integration.numpy_devices import COST, PASSPHRASE, FixedTrainer
+from tests.integration.numpy_devices import FixedTrainer
 from uvsdk_device import EncryptedStore, Federation
 from uvsdk_device.connection import Connection
 
@@ -27,19 +28,15 @@ def main(url: str, folder: str, user_id: str) -> None:
         pid = os.fork()
         if pid == 0:
             _die_at(moment)
-            federation.rotate_keys(user_id, _store(folder))
+            federation.rotate_keys(user_id, open_store(folder))
             os._exit(0)
         _, status = os.waitpid(pid, 0)
-        (device,) = federation.devices(user_id, _store(folder))
+        (device,) = federation.devices(user_id, open_store(folder))
         told.append([device.state, device.device_id])
         if not os.WIFSIGNALED(status):
             assert os.WEXITSTATUS(status) == 0, status
             break
     print(json.dumps({"kills": moment - 1, "told": told}))
-
-
-def _store(folder: str) -> EncryptedStore:
-    return EncryptedStore.open(folder, passphrase=PASSPHRASE, cost=COST)
 
 
 def _die_at(moment: int) -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
+from tests.builders import open_store
 from tests.integration import ageing_process
 from uvsdk import enroll
 from uvsdk.bundle import shipped
 from uvsdk.enrolment.ageing import History
 from uvsdk_device import EncryptedStore
 from uvsdk_device.ageing import read_history, revert_template
-from uvsdk_device.wrapping import ScryptCost
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 3
@@ -28,7 +28,7 @@ KILLS = 3
 def test_a_killed_step_leaves_a_whole_template(tmp_path: Path) -> None:
     digits = load_digits()
     pages = [(255 - 15 * page).astype(np.uint8) for page in digits.images[digits.target == 3][:5]]
-    store = EncryptedStore.open(tmp_path / "s", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+    store = open_store(tmp_path / "s")
     enrolled = enroll("ana", pages, model=shipped(), store=store).template
     features = [array.tobytes() for array in store.features("ana")]
     before = 0

@@ -11,19 +11,18 @@ import contextlib
 import hashlib
 import json
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
+from tests.builders import on_loopback
 from tests.integration import harness
 from tests.integration.harness import CONFIG, RunningServer, SyntheticDevice, kind
 from tests.integration.numpy_devices import make_store, pages
@@ -387,13 +386,8 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, o
     enroll("person 0", pages(0), model=shipped(), store=store)
     token = agent.agent_token(store.folder)
     app = agent.create_app(Runtime(store, shipped()), token=token, forget=lambda user: forget_here(user, store))
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    harness.eventually(lambda: server.started)
-    yield "http://{}:{}".format(*server.servers[0].sockets[0].getsockname()[:2]), token, app
-    server.should_exit = True
-    thread.join(timeout=30)
+    with on_loopback(app) as url:
+        yield url, token, app
 
 
 def test_the_agents_routes(edge: tuple[str, str, object]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import importlib
-import io
 import json
 import os
 import pkgutil
@@ -12,7 +11,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,9 +19,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from fastapi.routing import APIRoute
-from PIL import Image
 
-from tests.integration.harness import RunningServer, SyntheticDevice, devices_of, eventually, kind, serving
+from tests.builders import image_file, on_loopback
+from tests.integration.harness import RunningServer, SyntheticDevice, devices_of, kind, serving
 from tests.integration.numpy_devices import make_store
 from uvsdk import enroll
 from uvsdk.bundle import inference, shipped
@@ -86,14 +84,11 @@ def picture(seed: int) -> bytes:
     noise = np.random.default_rng(seed).integers(0, 3, (1400, 1400), dtype=np.uint8)
     page = np.full((1400, 1400), 250, np.uint8)
     page[200:1200, 600:800] = page[200:400, 300:1100] = 5
-    file = io.BytesIO()
-    Image.fromarray(page + noise).save(file, "bmp")
-    return file.getvalue()
+    return image_file(page + noise, "BMP")
 
 
 @pytest.fixture(scope="module")
 def agent_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    import uvicorn
 
     folder = tmp_path_factory.mktemp("agent")
     store = make_store(folder, 0)
@@ -103,13 +98,8 @@ def agent_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         raise UnknownUserError("nobody of that name is enrolled on this device")
 
     app = agent.create_app(Runtime(store, shipped()), token=TOKEN, forget=forget)  # type: ignore[arg-type]
-    running = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    eventually(lambda: running.started)
-    yield "http://{}:{}".format(*running.servers[0].sockets[0].getsockname()[:2])
-    running.should_exit = True
-    thread.join()
+    with on_loopback(app) as url:
+        yield url
 
 
 def send(

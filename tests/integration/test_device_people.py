@@ -12,14 +12,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-from PIL import Image
 
+from tests.builders import image_file
 from tests.integration.harness import CONFIG, PEPPER, ROOT, RunningServer, serving
 from tests.integration.numpy_devices import token_of
 from uvsdk import modality
@@ -53,9 +52,7 @@ except UvsdkError as error:
 
 
 def png(image: Float64) -> bytes:
-    file = BytesIO()
-    Image.fromarray((image * 15).astype(np.uint8)).save(file, "PNG")
-    return file.getvalue()
+    return image_file((image * 15).astype(np.uint8))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,6 @@ from tests.integration.method_run import (
     training,
 )
 from uvsdk.federation import algorithms
-
-
-@pytest.fixture(scope="module")
-def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    found = Crew(tmp_path_factory.mktemp("crew") / "log")
-    yield found
-    found.dismiss()
 
 
 @pytest.mark.parametrize("name", algorithms.names()[::2])

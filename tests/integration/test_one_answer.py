@@ -6,8 +6,6 @@ import base64
 import contextlib
 import csv
 import functools
-import io
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,12 +16,11 @@ import httpx
 import numpy as np
 import pytest
 import soundfile
-import uvicorn
-from PIL import Image
 from sklearn.datasets import load_digits
 from starlette.applications import Starlette
 
 from tests import real_data
+from tests.builders import on_loopback, page, sound_file
 from tests.integration import harness, roles
 from tests.integration.harness import CONFIG, PEPPER, RunningServer, SyntheticDevice, kind
 from uvsdk.bundle import Bundle, shipped
@@ -58,19 +55,9 @@ SETTINGS: dict[str, object] = {
 @contextlib.contextmanager
 def agent(app: Starlette) -> Iterator[httpx.Client]:
     """The agent on a real socket, and a client with its token."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        thread.join(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False) as client:
-            yield client
-    finally:
-        server.should_exit = True
-        thread.join()
+    with on_loopback(app) as url, httpx.Client(base_url=url, headers=headers, trust_env=False) as client:
+        yield client
 
 
 @dataclass
@@ -110,7 +97,7 @@ def three(folder: Path, bundle: Bundle, people: dict[str, list[bytes]], **settin
     config = replace(CONFIG, modality=manifest.modality, backbone=manifest.backbone)
     running = harness.serving(folder / "server", config=config, model=bundle, settings=SETTINGS | settings)
     with running as server:
-        store = roles.open_store(folder, "device")
+        store = roles.store_of(folder, "device")
         for person, samples in people.items():
             # Bound to the person: a device whose token is anybody's leaves no template before somebody vouches for it.
             user = hash_user_id(person, deployment=config.deployment, pepper=PEPPER)
@@ -137,12 +124,6 @@ def compared(setting: Three, trials: list[tuple[str, bytes]], **more: Any) -> li
         assert answers[0] == answers[1] == answers[2], (person, answers)
         found.append(answers[0])
     return found
-
-
-def page(image: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray((255 - image / 16 * 255).astype(np.uint8)).save(file, "PNG")
-    return file.getvalue()
 
 
 @functools.cache
@@ -195,17 +176,13 @@ def voices() -> tuple[Bundle, dict[str, list[np.ndarray]]]:
     return bundle, dict(list(found.items())[:5])
 
 
-def sound(pcm: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, pcm, 16_000, format="WAV")
-    return file.getvalue()
-
-
 @pytest.mark.data
 def test_forty_trials_on_voices_whose_conditions_decide(tmp_path: Path) -> None:
     """Short clips and noise move the likelihood ratio: a server that did not know the template's conditions erred."""
     bundle, recordings = voices()
-    people = {reader: [sound(pcm[: 4 * 16_000]) for pcm in clips[:3]] for reader, clips in recordings.items()}
+    people = {
+        reader: [sound_file(pcm[: 4 * 16_000], 16_000) for pcm in clips[:3]] for reader, clips in recordings.items()
+    }
     rng = np.random.default_rng(6)
     names = list(people)
     with three(tmp_path, bundle, people) as setting:
@@ -217,7 +194,7 @@ def test_forty_trials_on_voices_whose_conditions_decide(tmp_path: Path) -> None:
             clip = recordings[speaker][3 + number % 7]
             clip = clip[: int(rng.uniform(2, 6) * 16_000)]
             noisy = clip + rng.normal(0, rng.uniform(0, 0.01), len(clip)).astype(np.float32)
-            trials.append((claimed, sound(noisy)))
+            trials.append((claimed, sound_file(noisy, 16_000)))
         answers = compared(setting, trials)
     assert {answer[0] for answer in answers} == {True, False}
     assert all(answer[2] is not None for answer in answers)

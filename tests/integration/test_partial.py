@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,13 +45,6 @@ from uvsdk_server.observer import Unobserved
 
 HEAD = 512 * 32 + 32
 """Parameters of the head, of 21,312 in all."""
-
-
-@pytest.fixture(scope="module")
-def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    found = Crew(tmp_path_factory.mktemp("crew") / "log")
-    yield found
-    found.dismiss()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +88,7 @@ def check_what_is_kept(run: Run) -> None:
     part = frozen.FrozenPart(trained)
     assert part.digest == frozen.digest(run.model)
     for person in PERSONS:
-        store = roles.open_store(run.folder, person)
+        store = roles.store_of(run.folder, person)
         (path,) = (store.folder / "users").glob("*/frozen-views.*")
         assert path.stat().st_mtime < closed[0], "it was written again in a later round"
         federation = roles.federation_of(run.server.url, person)
@@ -116,7 +108,7 @@ def check_refusals(run: Run) -> None:
     person = PERSONS[0]
     federation = roles.federation_of(run.server.url, person)
     with pytest.raises(SettingsError, match="'all' is trained, the server trains 'head'"):
-        federation.participate(person, roles.open_store(run.folder, person), model=shipped())
+        federation.participate(person, roles.store_of(run.folder, person), model=shipped())
 
 
 def test_a_device_enrolled_with_another_model_takes_the_servers(tmp_path: Path) -> None:
@@ -128,7 +120,7 @@ def test_a_device_enrolled_with_another_model_takes_the_servers(tmp_path: Path) 
     server.start()
     try:
         person = PERSONS[0]
-        store = roles.open_store(tmp_path, person)
+        store = roles.store_of(tmp_path, person)
         rng = np.random.default_rng(0)
         sign = rng.uniform(4, 16, (6, 6))
         pages = [np.pad(sign + rng.uniform(0, 0.5, (6, 6)), 1) for _ in range(4)]

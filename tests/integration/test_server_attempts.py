@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import io
 import os
 import signal
 import subprocess
@@ -17,8 +16,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from PIL import Image
 
+from tests.builders import Clock, image_file
 from tests.integration import harness
 from tests.integration.harness import ROOT, KillableServer, RunningServer, SyntheticDevice, kind
 from tests.integration.test_store import migrated
@@ -36,14 +35,6 @@ from uvsdk_server.store.database import Database
 
 USER, OTHER, TOKEN = "a" * 64, "b" * 64, "0123456789ab"
 PAIR = Subject(TOKEN, USER)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Setting:
@@ -87,13 +78,6 @@ async def opened(url: str, **values: object) -> AsyncIterator[Setting]:
         await setting.gate.close()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite+aiosqlite:///{tmp_path}/store.sqlite3"
-    return harness.fresh_database(request.getfixturevalue("postgres"))
-
-
 @pytest.fixture
 def sqlite(tmp_path: Path) -> str:
     return f"sqlite+aiosqlite:///{tmp_path}/store.sqlite3"
@@ -107,17 +91,17 @@ def test_the_policy_on_both_databases(url: str) -> None:
             with pytest.raises(TooManyAttemptsError, match="this person by this caller") as caught:
                 await setting.ask(True)
             assert caught.value.retry_after_s == 30
-            setting.clock.now += 30
+            setting.clock.now_s += 30
             assert not await setting.ask(False)
-            setting.clock.now += 59
+            setting.clock.now_s += 59
             with pytest.raises(TooManyAttemptsError):
                 await setting.ask(True)
-            setting.clock.now += 1
+            setting.clock.now_s += 1
             assert await setting.ask(True)
             assert setting.compared == 7
             # In a row there is nothing left; the six stay in every window, less what ran out in 90 s.
             pair = await setting.state(PAIR)
-            assert (pair.failures, pair.accepted_s) == (0, setting.clock.now)
+            assert (pair.failures, pair.accepted_s) == (0, setting.clock.now_s)
             for subject, per_hour in ((PAIR, 20), (Subject(user=USER), 10), (Subject(TOKEN), 60)):
                 left = 6 - 90 * per_hour / 3600
                 assert (await setting.state(subject)).recent.hour == pytest.approx(left, abs=0.01), subject
@@ -157,7 +141,7 @@ def test_a_caller_who_tries_one_person_after_another_is_stopped(sqlite: str) -> 
                 await setting.ask(True, user=OTHER)
             assert await setting.ask(True, user=OTHER, token="ffff")
             assert (await setting.state(PAIR)).failures == 2
-            setting.clock.now += 3600 / 3
+            setting.clock.now_s += 3600 / 3
             assert await setting.ask(True, user=OTHER)
 
     asyncio.run(check())
@@ -205,12 +189,12 @@ def test_a_stranger_locks_nobody_out(url: str) -> None:
             assert await setting.ask(True)
             assert await setting.ask(True, user=OTHER, token="f" * 12)
             # After a while a stranger has a turn again, and once accepted is none.
-            setting.clock.now += 3600 / 10
+            setting.clock.now_s += 3600 / 10
             assert await setting.ask(True, token="f" * 12)
             for _ in range(3):
                 assert await setting.ask(True, token="f" * 12)
             # An acceptance of long ago makes nobody known.
-            setting.clock.now += 91 * 86_400
+            setting.clock.now_s += 91 * 86_400
             for number in range(100, 110):
                 assert not await setting.ask(False, token=f"{number:012x}")
             with pytest.raises(TooManyAttemptsError):
@@ -262,13 +246,13 @@ def test_rows_that_say_nothing_any_more_go(sqlite: str) -> None:
         async with opened(sqlite) as setting:
             assert await setting.ask(True)
             assert not await setting.ask(False, user=OTHER)
-            setting.clock.now += 2 * 86_400
+            setting.clock.now_s += 2 * 86_400
             assert await setting.ask(True, user=OTHER, token="ffff")
             async with setting.database.read() as connection:
                 left = {(row.caller, row.user) for row in (await connection.execute(schema.attempts.select())).all()}
             # The windows have run dry; that somebody failed in a row, or was accepted, is still known.
             assert left == {(TOKEN, USER), (TOKEN, OTHER), ("ffff", OTHER)}
-            setting.clock.now += 91 * 86_400
+            setting.clock.now_s += 91 * 86_400
             assert await setting.ask(True, user=OTHER, token="ffff")
             async with setting.database.read() as connection:
                 left = {(row.caller, row.user) for row in (await connection.execute(schema.attempts.select())).all()}
@@ -283,8 +267,8 @@ def test_disabled_until_the_operator_resets_it(sqlite: str) -> None:
         async with opened(sqlite, pair=policy) as setting:
             for _ in range(3):
                 assert not await setting.ask(False)
-                setting.clock.now += 10
-            setting.clock.now += 1e9
+                setting.clock.now_s += 10
+            setting.clock.now_s += 1e9
             with pytest.raises(DisabledError, match="operator"):
                 await setting.ask(True)
             async with setting.database.write() as connection:
@@ -339,7 +323,7 @@ def test_who_hangs_up_while_it_is_compared_is_counted_and_holds_nobody_up(sqlite
                 await waiting
             assert (await setting.state(PAIR)).failures == 5
             assert not setting.gate._undecided
-            setting.clock.now += 30
+            setting.clock.now_s += 30
             # A cancelled request that still waits for its turn leaves nothing behind.
             gone = asyncio.create_task(setting.ask(False))
             gone.cancel()
@@ -418,12 +402,10 @@ SETTINGS = {"start_after_users": 1000, "quality": "standard", "retry_delay_s": 3
 
 
 def page(*, blank: bool = False) -> str:
-    file = io.BytesIO()
     ink = np.full((64, 64), 255, np.uint8)
     if not blank:
         ink[10:54, 28:36] = 0
-    Image.fromarray(ink).save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode()
+    return base64.b64encode(image_file(ink)).decode()
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def template(device: SyntheticDevice, vector: Float32, number: int | None = None
     return device.sealed("template", pack(TemplateUpload(device.user, version, packed)), version, number=number)
 
 
-def unit(index: int) -> Float32:
+def axis(index: int) -> Float32:
     vector = np.zeros(DIMENSION, np.float32)
     vector[index] = 1.0
     return vector
@@ -86,7 +86,7 @@ def test_every_signed_request_is_taken_once(server: RunningServer, members: list
         ("GET", f"/v1/rounds/{header.round_id}/task", b""),
         ("GET", f"/v1/rounds/{header.round_id}/invitation", b""),
         ("PUT", f"{own}/admission", admission(device)),
-        ("PUT", f"{own}/template", template(device, unit(0))),
+        ("PUT", f"{own}/template", template(device, axis(0))),
         ("PUT", f"/v1/rounds/{header.round_id}/update", update),
         ("DELETE", own, b""),
     ]
@@ -217,18 +217,18 @@ def test_a_captured_template_does_not_come_back(server: RunningServer) -> None:
     device = SyntheticDevice(server, 12)
     device.join(server.token("enrol"))
     target = f"/v1/users/{device.user}"
-    old, new = template(device, unit(0)), template(device, unit(1))
+    old, new = template(device, axis(0)), template(device, axis(1))
     old_admission = admission(device)
     version = str(device.deployment()["model_version"])
     query = f"SELECT template_sealed, admission_sealed FROM users WHERE user = '{device.user}'"
     assert device.request("PUT", f"{target}/template", old).status_code == 204
-    assert device.request("PUT", f"{target}/template", template(device, unit(2))).status_code == 204
+    assert device.request("PUT", f"{target}/template", template(device, axis(2))).status_code == 204
     kept = server.rows(query)
     for path, body in (("template", old), ("template", new), ("admission", old_admission)):
         answer = device.request("PUT", f"{target}/{path}", body)
         assert (answer.status_code, kind(answer)) == (409, "out-of-order")
     assert server.rows(query) == kept
-    assert device.leave_template(unit(3), version).status_code == 204
+    assert device.leave_template(axis(3), version).status_code == 204
     assert server.rows(query) != kept
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import stat
@@ -16,9 +15,8 @@ import numpy as np
 import pytest
 
 from tests.integration import harness
-from tests.integration.harness import CONFIG, KillableServer, RunningServer, SyntheticDevice, kind
+from tests.integration.harness import CONFIG, KillableServer, RunningServer, SyntheticDevice, command, kind
 from uvsdk.errors import SettingsError, StoreError
-from uvsdk_server.commands import COMMANDS
 from uvsdk_server.deployment import read_training
 
 
@@ -27,14 +25,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     settings = {"start_after_users": 1000, "body_limit_bytes": 100_000}
     with harness.serving(tmp_path_factory.mktemp("operations"), settings=settings) as running:
         yield running
-
-
-def command(name: str, *arguments: str) -> int:
-    """Run one of the server's commands in this process."""
-    (found,) = [item for item in COMMANDS if item.name == name]
-    parser = argparse.ArgumentParser()
-    found.configure(parser)
-    return found.run(parser.parse_args(arguments))
 
 
 def test_health_needs_no_token(server: RunningServer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -21,10 +20,9 @@ import pytest
 from sqlalchemy import text
 
 from tests.integration import harness
-from tests.integration.harness import RunningServer
+from tests.integration.harness import RunningServer, command
 from uvsdk.errors import SettingsError, StoreError
 from uvsdk_server import Settings, monitoring
-from uvsdk_server.commands import COMMANDS
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.freshness import Freshness
 from uvsdk_server.keys import KeyFolder
@@ -219,14 +217,6 @@ def test_a_database_of_postgres_that_is_empty(made: Made, postgres: str) -> None
     assert "did not make" in refused(made.settings(database_url=url), made.data)
     unreachable = made.settings(database_url="postgresql+asyncpg://nobody@127.0.0.1:9/none")
     assert "cannot be read" in refused(unreachable, made.data)
-
-
-def command(name: str, *arguments: str) -> int:
-    """Run one of the server's commands in this process."""
-    (found,) = [item for item in COMMANDS if item.name == name]
-    parser = argparse.ArgumentParser()
-    found.configure(parser)
-    return found.run(parser.parse_args(arguments))
 
 
 @pytest.mark.parametrize("called", [("token", "list"), ("rounds", "list"), ("lockouts", "list")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.builders import image_file
 from tests.integration import harness
 from tests.integration.harness import DIMENSION, RunningServer, SyntheticDevice, kind
 from uvsdk.bundle import Bundle, shipped
@@ -76,14 +76,13 @@ def test_a_sample_is_read_like_anywhere_else(server: RunningServer) -> None:
     """The template of an image accepts that image: cosine 1."""
     ink = np.zeros((64, 64), np.uint8)
     ink[10:54, 28:36] = 255
-    file = io.BytesIO()
-    Image.fromarray(255 - ink).save(file, "PNG")
+    sample = image_file(255 - ink)
     from uvsdk.bundle.inference import embed
 
     writer = SyntheticDevice(server, 2)
     writer.join(server.token("enrol"))
-    assert writer.leave_template(embed(file.getvalue(), shipped()).embedding).status_code == 204
-    body = {"user": writer.user, "sample": base64.b64encode(file.getvalue()).decode()}
+    assert writer.leave_template(embed(sample, shipped()).embedding).status_code == 204
+    body = {"user": writer.user, "sample": base64.b64encode(sample).decode()}
     answer = server.ask("POST", "/v1/verify", json=body)
     assert answer.status_code == 200, answer.text
     assert answer.json()["accepted"]
@@ -107,13 +106,9 @@ def test_a_sample_that_cannot_be_used(
     server: RunningServer, device: SyntheticDevice, sample: bytes | str | tuple[int, int], status: int, name: str
 ) -> None:
     if isinstance(sample, str):
-        file = io.BytesIO()
-        Image.new("L", (64, 64), 255).save(file, "AVIF")
-        sample = file.getvalue()[:-20] + bytes(20)
+        sample = image_file(Image.new("L", (64, 64), 255), "AVIF")[:-20] + bytes(20)
     if isinstance(sample, tuple):
-        file = io.BytesIO()
-        Image.new("L", sample, 255).save(file, "PNG")
-        sample = file.getvalue()
+        sample = image_file(Image.new("L", sample, 255))
     body = {"user": device.user, "sample": base64.b64encode(sample).decode()}
     answer = server.ask("POST", "/v1/verify", json=body)
     assert (answer.status_code, kind(answer)) == (status, name), answer.text

@@ -33,13 +33,6 @@ from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite+aiosqlite:///{tmp_path}/store.sqlite3"
-    return harness.fresh_database(request.getfixturevalue("postgres"))
-
-
 @contextlib.asynccontextmanager
 async def migrated(url: str) -> Any:
     database = Database(url)

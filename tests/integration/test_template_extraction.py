@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,9 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from PIL import Image
 from sklearn.datasets import load_digits
 
+from tests.builders import page
 from tests.integration import harness
 from tests.integration.harness import DIMENSION, RunningServer, SyntheticDevice, kind
 from uvsdk.arrays import Float32, Float64
@@ -65,12 +64,6 @@ def drawings() -> dict[int, list[np.ndarray]]:
     """Somebody else's pages: the attacker has these, and not the victim's."""
     digits = load_digits()
     return {n: [np.asarray(image) for image in digits.images[digits.target == n]] for n in range(10)}
-
-
-def page(image: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray((255 - np.clip(image, 0, 16) / 16 * 255).astype(np.uint8)).save(file, "PNG")
-    return file.getvalue()
 
 
 def victim_of(server: RunningServer, number: int = 1) -> Victim:

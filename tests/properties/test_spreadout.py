@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders import plane
 from uvsdk.arrays import Float64
 from uvsdk.errors import SettingsError
 from uvsdk.federation import neighbours, spreadout
@@ -22,11 +23,6 @@ def rows(count: int, dimension: int, rng: np.random.Generator, *, spread: float 
     normal = spread * rng.standard_normal((count, dimension))
     normal[:, 0] += 1.0
     return spreadout.unit_rows(normal)
-
-
-def plane(*degrees: float) -> Float64:
-    angles = np.radians(degrees)
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def reference_pull(

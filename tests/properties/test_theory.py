@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.builders import unit
 from tests.federated_run import Outcome, manifest_of, run
 from uvsdk.arrays import Array, Float64
 from uvsdk.federation import aggregation, algorithms, classes, spreadout, streams
@@ -22,10 +23,6 @@ from uvsdk.training.loop import LocalTrainer
 from uvsdk.training.participation import TrainingJob
 
 seeds = st.integers(0, 2**32 - 1)
-
-
-def unit(rows: Float64) -> Float64:
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 def instance(seed: int, *, largest: int = 8) -> tuple[Float64, Float64, np.ndarray]:

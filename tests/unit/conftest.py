@@ -20,6 +20,11 @@ from uvsdk.modality import Capture, Prepared, Sample
 from uvsdk.scoring import Calibration, Quality
 
 DIMENSION = 3
+MakeBundle = Callable[..., Bundle]
+"""What the fixture ``identity_bundle`` gives."""
+
+IMPOSTORS = np.linspace(-0.5, 0.5, 1000, dtype=np.float32)
+"""Scores to calibrate it with."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> Numbers:
 
 
 @pytest.fixture
-def identity_bundle(numbers: Numbers) -> Callable[..., Bundle]:
+def identity_bundle(numbers: Numbers) -> MakeBundle:
     """Makes a bundle whose embedding is the normalised sample; ``impostors`` calibrates it, ``name`` varies it."""
 
     def make(impostors: Float32 | None = None, *, name: str = "identity") -> Bundle:

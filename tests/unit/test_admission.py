@@ -12,6 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from tests.builders import open_store
 from uvsdk import modality
 from uvsdk.bundle import shipped
 from uvsdk.errors import EdgeOnlyError
@@ -25,9 +26,7 @@ from uvsdk.privacy.identifiers import (
 )
 from uvsdk.templates.template import Template
 from uvsdk_device.deployment import Deployment
-from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import Device, Membership, admission_of, send_template
-from uvsdk_device.wrapping import ScryptCost
 
 PEPPER = bytes(range(16))
 PAGES = [np.random.default_rng(seed).uniform(0, 16, (8, 8)) for seed in range(3)]
@@ -97,7 +96,7 @@ def test_a_person_is_linked_where_both_sides_want_it(features: tuple[Any, ...]) 
 
 
 def test_a_template_that_may_not_leave_is_not_even_sealed(tmp_path: Path) -> None:
-    store = EncryptedStore.open(tmp_path / "store", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+    store = open_store(tmp_path / "store")
     template = Template(np.eye(32, dtype=np.float32)[0], shipped().version, "handwriting", 3)
     with pytest.raises(EdgeOnlyError, match="fedalc a template never leaves"):
         send_template(store, member(edge_only=True), replace(template))

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from uvsdk.arrays import Float32, Float64
+from tests.builders import unit
+from uvsdk.arrays import Float32
 from uvsdk.enrolment import ageing
 from uvsdk.enrolment.ageing import AgeingPolicy, History, Step
 from uvsdk.errors import ModelMismatchError, SampleError, SettingsError, TemplateFormatError
@@ -207,10 +208,6 @@ def test_a_probe_that_means_nothing_is_an_error() -> None:
             ageing.step(ANA, None, probe=probe, decision=accepted, strong=STRONG, policy=AgeingPolicy(), now_s=0.0)
     with pytest.raises(SettingsError, match="cosine"):
         try_step(None, at(10), strong=Threshold(3.0, 0.001, 10_000, scale="llr"))
-
-
-def unit(vector: Float64) -> Float64:
-    return vector / np.linalg.norm(vector)
 
 
 @given(

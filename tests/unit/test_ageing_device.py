@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.builders import Clock, open_store
+from tests.unit.conftest import MakeBundle
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import enroll
@@ -22,9 +23,7 @@ from uvsdk.templates.gallery import Gallery
 from uvsdk_device.ageing import TemplateAgeing, read_history
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.runtime import Runtime
-from uvsdk_device.wrapping import ScryptCost
 
-MakeBundle = Callable[..., Bundle]
 IMPOSTORS = np.linspace(-0.5, 0.5, 10_000, dtype=np.float32)
 ANA = [b"1 0 0", b"1 0 0.1", b"1 0 -0.1"]
 OLDER = b"1 0.2 0"
@@ -46,16 +45,9 @@ class Detector:
 LIVE = (Detector(),)
 
 
-class Clock:
-    now_s = 1e9
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> EncryptedStore:
-    return EncryptedStore.open(tmp_path / "s", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+    return open_store(tmp_path / "s")
 
 
 @pytest.fixture
@@ -65,7 +57,7 @@ def bundle(identity_bundle: MakeBundle) -> Bundle:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1e9)
 
 
 @pytest.fixture

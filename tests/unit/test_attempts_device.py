@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.builders import Clock, open_store
+from tests.unit.conftest import IMPOSTORS, MakeBundle
 from uvsdk.bundle import Bundle, shipped
 from uvsdk.cli import main
 from uvsdk.enroll import enroll
@@ -37,26 +38,8 @@ from uvsdk.templates.attempts import Attempts, RetryPolicy
 from uvsdk_device.attempts import AttemptGate, read_attempts, reset_attempts
 from uvsdk_device.keystore import ATTEMPTS, EncryptedStore
 from uvsdk_device.runtime import Runtime
-from uvsdk_device.wrapping import ScryptCost
 
-CHEAP = ScryptCost(n=1 << 12, r=8, p=1)
-IMPOSTORS = np.linspace(-0.5, 0.5, 1000, dtype=np.float32)
-MakeBundle = Callable[..., Bundle]
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Clock:
-    """Unix time that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def open_store(folder: Path) -> EncryptedStore:
-    return EncryptedStore.open(folder, passphrase="p", cost=CHEAP)
 
 
 @pytest.fixture
@@ -89,15 +72,15 @@ def test_five_failures_then_30_seconds_then_60(store: EncryptedStore, bundle: Bu
     with pytest.raises(TooManyAttemptsError) as caught:
         runtime.verify("ana", b"1 0 0")
     assert caught.value.retry_after_s == 30
-    clock.now += 29
+    clock.now_s += 29
     with pytest.raises(TooManyAttemptsError):
         runtime.verify("ana", b"1 0 0")
-    clock.now += 1
+    clock.now_s += 1
     assert not runtime.verify("ana", b"0 1 0").accepted
-    clock.now += 59
+    clock.now_s += 59
     with pytest.raises(TooManyAttemptsError):
         runtime.verify("ana", b"1 0 0")
-    clock.now += 1
+    clock.now_s += 1
     assert runtime.verify("ana", b"1 0 0").accepted
     assert read_attempts(store, "ana").failures == 0
     assert read_attempts(store).failures == 0
@@ -111,7 +94,7 @@ def test_one_persons_failures_do_not_close_another_but_the_devices_do(store: Enc
     # Five in a row on this device: whoever comes next waits.
     with pytest.raises(TooManyAttemptsError, match="this device"):
         gate.decide("bea", lambda: decided(1.0))
-    clock.now += 30
+    clock.now_s += 30
     assert gate.decide("bea", lambda: decided(1.0)).accepted
     assert gate.state("bea").failures == gate.state().failures == 0
     assert gate.state("ana").failures == 3
@@ -137,8 +120,8 @@ def test_disabled_until_reset_or_enrolled_again(store: EncryptedStore, bundle: B
     gate = AttemptGate(store, policy, clock)
     for _ in range(3):
         assert not runtime.verify("ana", b"0 1 0").accepted
-        clock.now += 100
-    clock.now += 1e9
+        clock.now_s += 100
+    clock.now_s += 1e9
     assert gate.wait_s("ana") == math.inf
     with pytest.raises(DisabledError, match="disabled"):
         runtime.verify("ana", b"1 0 0")
@@ -149,7 +132,7 @@ def test_disabled_until_reset_or_enrolled_again(store: EncryptedStore, bundle: B
     assert runtime.verify("ana", b"1 0 0").accepted
     for _ in range(3):
         assert not runtime.verify("ana", b"0 1 0").accepted
-        clock.now += 100
+        clock.now_s += 100
     enroll("ana", [b"1 0 0", b"1 0 0.1", b"1 0 -0.1"], model=bundle, store=store)
     with pytest.raises(DisabledError, match=r"this device.*--device"):
         runtime.verify("ana", b"1 0 0")
@@ -283,13 +266,13 @@ def test_kill_9_before_the_answer_gives_no_free_attempts(store: EncryptedStore, 
 def test_a_clock_that_is_set_back_is_noticed_and_waited_out(store: EncryptedStore, bundle: Bundle) -> None:
     clock = Clock()
     gate = AttemptGate(store, clock=clock)
-    clock.now = 2e9
+    clock.now_s = 2e9
     refuse(gate, 5)
-    clock.now = 1e9
+    clock.now_s = 1e9
     with pytest.raises(TooManyAttemptsError) as caught:
         gate.decide("ana", lambda: decided(1.0))
     assert caught.value.retry_after_s == 30
-    clock.now += 30
+    clock.now_s += 30
     assert gate.decide("ana", lambda: decided(1.0)).accepted
 
 
@@ -380,7 +363,7 @@ def test_searches_that_name_nobody_count_for_the_device(store: EncryptedStore, b
         with pytest.raises(TooManyAttemptsError, match="this device"):
             attempt()
     assert read_attempts(store, "ana") == Attempts()
-    clock.now += 30
+    clock.now_s += 30
     assert runtime.identify(b"1 0 0", people, threshold=by_hand).user_id == "ana"
     assert read_attempts(store).failures == 0
     with pytest.raises(NoInkError):
@@ -405,7 +388,7 @@ def test_one_who_is_enrolled_here_cannot_try_the_others_without_end(store: Encry
     with pytest.raises(TooManyAttemptsError, match="lately for this device"):
         spray()
     assert tried == 20
-    clock.now += 3600 / 20
+    clock.now_s += 3600 / 20
     assert gate.decide("ana", lambda: decided(1.0)).accepted
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.unit.conftest import Numbers
+from tests.builders import open_store
+from tests.unit.conftest import IMPOSTORS, MakeBundle, Numbers
 from tests.unit.test_calibrating import people as observations
 from uvsdk import identify, verify
 from uvsdk.bundle import Bundle, shipped
@@ -33,10 +34,7 @@ from uvsdk_device.acceptance import KEPT, accepted_models
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.reembedding import is_current
 from uvsdk_device.runtime import Runtime
-from uvsdk_device.wrapping import ScryptCost
 
-MakeBundle = Callable[..., Bundle]
-IMPOSTORS = np.linspace(-0.5, 0.5, 1000, dtype=np.float32)
 # As low as three people could score: what a forger would choose who knows what is checked at opening.
 FORGED = np.linspace(-0.6, -0.4, 1000, dtype=np.float32)
 ANA = [b"1 0 0", b"1 0 0.1", b"1 0 -0.1"]
@@ -48,7 +46,7 @@ DETECTOR = PresentationGraph("face-antispoof", b"a detector", 80, 2.7, 0, 0.5, "
 
 @pytest.fixture
 def store(tmp_path: Path) -> EncryptedStore:
-    return EncryptedStore.open(tmp_path / "store", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+    return open_store(tmp_path / "store")
 
 
 @pytest.fixture(scope="module")
@@ -488,7 +486,7 @@ def test_exchanged_on_disk_between_two_commands(
     monkeypatch.setattr("tests.unit.conftest.Numbers.prepare", _by_path(tmp_path))
     model, where = str(tmp_path / "model.uvb"), ["--store", str(tmp_path / "store")]
     genuine.save(model)
-    EncryptedStore.open(tmp_path / "store", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+    open_store(tmp_path / "store")
     files = []
     for number, body in enumerate([*ANA, STRANGER]):
         (tmp_path / f"{number}").write_bytes(body)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.builders import open_store
+from tests.unit.conftest import MakeBundle
 from uvsdk.bundle import Bundle
 from uvsdk.cli import main
 from uvsdk.enroll import enroll
@@ -16,12 +17,8 @@ from uvsdk.errors import ThresholdError
 from uvsdk.scoring.personal import personal_threshold
 from uvsdk.templates.storage import MemoryStore
 from uvsdk.verify import verify
-from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.reembedding import is_current, remade
 from uvsdk_device.runtime import Runtime
-from uvsdk_device.wrapping import ScryptCost
-
-MakeBundle = Callable[..., Bundle]
 
 
 @pytest.fixture
@@ -81,7 +78,7 @@ def test_options(people: Path, identity_bundle: MakeBundle, capsys: pytest.Captu
 @pytest.mark.parametrize("as_norm", [False, True])
 def test_verification_needs_no_cohort(people: Path, identity_bundle: MakeBundle, tmp_path: Path, as_norm: bool) -> None:
     bundle = calibrated(people, identity_bundle(), "--with-cohort", *(["--as-norm"] if as_norm else []))
-    store = EncryptedStore.open(tmp_path / "store", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+    store = open_store(tmp_path / "store")
     own = [path.read_bytes() for path in sorted((people / "p03").iterdir())]
     enroll("ana", own[:3], model=bundle, store=store, fmr=0.1)
     whole, bare = Runtime(store, bundle), Runtime(store, bundle, keep_cohort=False)

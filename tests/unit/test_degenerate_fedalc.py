@@ -11,6 +11,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.builders import plane, unit
 from uvsdk.arrays import Float64
 from uvsdk.errors import UpdateRejectedError
 from uvsdk.federation import classes, labels
@@ -22,15 +23,6 @@ from uvsdk.federation.spreadout import CollapseWarning
 from uvsdk.federation.strategy import Contribution
 
 WEIGHTS = ("sigma", "gamma", "eq11")
-
-
-def unit(rows: Float64) -> Float64:
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
-
-
-def plane(*degrees: float) -> Float64:
-    angles = np.radians(degrees)
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def matrix(rows: Float64, *held: tuple[int, ...]) -> LabelMatrix:

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.builders import plane, unit
 from uvsdk.arrays import Float64
 from uvsdk.errors import UpdateRejectedError
 from uvsdk.federation import classes
@@ -19,10 +20,6 @@ from uvsdk.federation.spreadout import CollapseWarning
 from uvsdk.federation.strategy import Contribution
 
 
-def unit(rows: Float64) -> Float64:
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
-
-
 def matrix(rows: Float64) -> SpreadMatrix:
     """A started state with these rows, users a, b, c, ..."""
     count = len(rows)
@@ -30,11 +27,6 @@ def matrix(rows: Float64) -> SpreadMatrix:
     return SpreadMatrix(
         users, rows, np.zeros_like(rows), np.full(count, 5), np.full(count, classes.NEVER), started=True
     )
-
-
-def plane(*degrees: float) -> Float64:
-    angles = np.radians(degrees)
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def sent(user: str, row: Float64, samples: int = 5) -> Contribution[Payload]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.builders import open_store
+from tests.unit.conftest import MakeBundle
 from uvsdk.arrays import Array
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import Enrollment, Participation, enroll
@@ -29,10 +31,6 @@ from uvsdk.errors import (
 from uvsdk.templates.storage import MemoryStore, Store, same_arrays
 from uvsdk.templates.template import Template
 from uvsdk.verify import verify
-from uvsdk_device.keystore import EncryptedStore
-from uvsdk_device.wrapping import ScryptCost
-
-MakeBundle = Callable[..., Bundle]
 
 # Unit vectors along the axes: their mean is (1, 1, 1) / 3, normalised (1, 1, 1) / sqrt 3.
 AXES = [b"1 0 0", b"0 1 0", b"0 0 1"]
@@ -304,8 +302,7 @@ def test_an_earlier_enrolment_outlives_one_that_does_not_read_back(identity_bund
 
 def test_rivals_that_enrol_one_person_are_no_fault_of_the_store(identity_bundle: MakeBundle, tmp_path: Path) -> None:
     bundle = identity_bundle(IMPOSTORS)
-    cost = ScryptCost(n=1 << 12, r=8, p=1)
-    for store in (MemoryStore(), EncryptedStore.open(tmp_path / "s", passphrase="p", cost=cost)):
+    for store in (MemoryStore(), open_store(tmp_path / "s")):
         with ThreadPoolExecutor(8) as threads:
             work = [
                 threads.submit(enroll, "ana", CLOSE[: 2 + turn % 2], model=bundle, store=store, minimum_samples=2)

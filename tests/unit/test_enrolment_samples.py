@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from tests.unit.conftest import IMPOSTORS, MakeBundle
 from uvsdk.arrays import Array
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import enroll
@@ -20,9 +20,7 @@ from uvsdk.templates.storage import MemoryStore
 from uvsdk.templates.template import Template
 from uvsdk.verify import verify
 
-MakeBundle = Callable[..., Bundle]
 # One in a hundred reaches 0.49.
-IMPOSTORS = np.linspace(-0.5, 0.5, 1000).astype(np.float32)
 ANA = [b"1 0 0", b"1 0.1 0", b"1 0 0.1", b"1 0.1 0.1"]
 BEN = [b"0 1 0", b"0.1 1 0", b"0 1 0.1", b"0.1 1 0.1"]
 

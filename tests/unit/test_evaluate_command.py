@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -12,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
+from tests.builders import image_file
 from uvsdk import cli
-from uvsdk.bundle import Bundle
+from uvsdk.bundle import Bundle, shipped
 from uvsdk.bundle.inference import embed
-from uvsdk.errors import BundleError, UnknownNameError
 
 
 @dataclass(frozen=True)
@@ -30,23 +28,16 @@ class Digits:
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
-    from uvsdk import bundle
-
-    try:
-        shipped = bundle.shipped("digits")
-    except (UnknownNameError, FileNotFoundError, BundleError) as error:
-        pytest.skip(f"the digits bundle is not built: {error}")
     datasets = pytest.importorskip("sklearn.datasets")
     root = tmp_path_factory.mktemp("digits")
-    shipped.save(root / "digits.uvb")
+    shipped("digits").save(root / "digits.uvb")
     images, labels = datasets.load_digits(return_X_y=True)
     for label in range(5):
         for number, pixels in enumerate(images[labels == label][:8], 1):
-            buffer = io.BytesIO()
-            Image.fromarray(255 - (pixels.reshape(8, 8) * 255 / 16).astype("uint8")).save(buffer, "PNG")
+            ink = 255 - (pixels.reshape(8, 8) * 255 / 16).astype("uint8")
             path = root / "people" / f"d{label}" / f"d{label}_{number:04}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(buffer.getvalue())
+            path.write_bytes(image_file(ink))
     return Digits(root / "digits.uvb", root / "people")
 
 

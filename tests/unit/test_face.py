@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests import modality_graphs, real_data
+from tests.builders import image_file
 from uvsdk.errors import BundleError, NoFaceError, SeveralFacesError, UndecodableSampleError
 from uvsdk.modality import Limits, alignment, detector, get, image
 from uvsdk.modality.face import choose
@@ -51,12 +51,6 @@ def photo(photos: list[bytes]) -> Image.Image:
 def chip_of(sample: object, preprocessing: dict[str, str | int | float] = ARCFACE) -> np.ndarray:  # type: ignore[assignment]
     graphs = modality_graphs.loaded("face", preprocessing)
     return np.asarray(FACE.prepare(sample, graphs).features, float)  # type: ignore[arg-type]
-
-
-def saved(picture: Image.Image, kind: str, **options: object) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, kind, **options)  # type: ignore[arg-type]
-    return file.getvalue()
 
 
 # Geometry
@@ -241,7 +235,7 @@ def test_orientation_changes_nothing(photo: Image.Image, orientation: int) -> No
     }
     exif = Image.Exif()
     exif[0x0112] = orientation
-    assert np.array_equal(chip_of(saved(photo.transpose(undo[orientation]), "PNG", exif=exif)), chip_of(photo))
+    assert np.array_equal(chip_of(image_file(photo.transpose(undo[orientation]), "PNG", exif=exif)), chip_of(photo))
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "PA", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F"])
@@ -261,7 +255,7 @@ def test_size_and_compression_change_little(photo: Image.Image) -> None:
     expected = chip_of(photo)
     for scale in (0.5, 2.0, 5.0):
         side = round(250 * scale)
-        got = chip_of(saved(photo.resize((side, side), Image.Resampling.LANCZOS), "JPEG", quality=92))
+        got = chip_of(image_file(photo.resize((side, side), Image.Resampling.LANCZOS), "JPEG", quality=92))
         # The landmarks move by a pixel or two of the chip; another person's chip differs by some 40 levels.
         assert np.abs(got - expected).mean() < 14, scale
 

@@ -12,6 +12,7 @@ from PIL import Image, ImageCms
 
 import uvsdk
 from tests import real_data
+from tests.builders import image_file
 from uvsdk.bundle import Bundle
 from uvsdk.bundle.inference import embed
 from uvsdk.errors import (
@@ -71,15 +72,9 @@ def vector(sample: object, bundle: Bundle) -> np.ndarray:
     return embed(sample, bundle, capture=Capture(faces="largest")).embedding  # type: ignore[arg-type]
 
 
-def saved(picture: Image.Image, kind: str, **options: object) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, kind, **options)  # type: ignore[arg-type]
-    return file.getvalue()
-
-
 def profiled(picture: Image.Image) -> bytes:
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    return saved(picture, "PNG", icc_profile=profile)
+    return image_file(picture, "PNG", icc_profile=profile)
 
 
 def lab(picture: Image.Image) -> Image.Image:
@@ -90,30 +85,30 @@ def lab(picture: Image.Image) -> Image.Image:
 
 
 COLOUR = {
-    "png": lambda photo: saved(photo, "PNG"),
-    "rgba png": lambda photo: saved(photo.convert("RGBA"), "PNG"),
+    "png": lambda photo: image_file(photo),
+    "rgba png": lambda photo: image_file(photo.convert("RGBA")),
     "premultiplied": lambda photo: photo.convert("RGBA").convert("RGBa"),
-    "palette gif": lambda photo: saved(photo.quantize(256), "GIF"),
-    "cmyk jpeg": lambda photo: saved(photo.convert("CMYK"), "JPEG", quality=95),
-    "cmyk tiff": lambda photo: saved(photo.convert("CMYK"), "TIFF"),
+    "palette gif": lambda photo: image_file(photo.quantize(256), "GIF"),
+    "cmyk jpeg": lambda photo: image_file(photo.convert("CMYK"), "JPEG", quality=95),
+    "cmyk tiff": lambda photo: image_file(photo.convert("CMYK"), "TIFF"),
     "ycbcr": lambda photo: photo.convert("YCbCr"),
     "hsv": lambda photo: photo.convert("HSV"),
-    "lab tiff": lambda photo: saved(lab(photo), "TIFF"),
-    "webp": lambda photo: saved(photo, "WEBP", quality=90),
-    "bmp": lambda photo: saved(photo, "BMP"),
+    "lab tiff": lambda photo: image_file(lab(photo), "TIFF"),
+    "webp": lambda photo: image_file(photo, "WEBP", quality=90),
+    "bmp": lambda photo: image_file(photo, "BMP"),
     "profile": profiled,
-    "broken profile": lambda photo: saved(photo, "PNG", icc_profile=b"no profile at all"),
+    "broken profile": lambda photo: image_file(photo, "PNG", icc_profile=b"no profile at all"),
     "uint16 array": lambda photo: np.asarray(photo).astype(np.uint16) * 257,
     "float array": lambda photo: np.asarray(photo).astype(np.float32) / 255,
     "double array": lambda photo: np.asarray(photo).astype(np.float64),
-    "larger": lambda photo: saved(photo.resize((1000, 1000), Image.Resampling.LANCZOS), "JPEG", quality=90),
+    "larger": lambda photo: image_file(photo.resize((1000, 1000), Image.Resampling.LANCZOS), "JPEG", quality=90),
     "smaller": lambda photo: photo.resize((140, 140), Image.Resampling.LANCZOS),
 }
 GREY = {
-    "grey jpeg": lambda photo: saved(photo.convert("L"), "JPEG", quality=95),
-    "grey alpha png": lambda photo: saved(photo.convert("LA"), "PNG"),
-    "16-bit png": lambda photo: saved(Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 257), "PNG"),
-    "12-bit tiff": lambda photo: saved(Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 16), "TIFF"),
+    "grey jpeg": lambda photo: image_file(photo.convert("L"), "JPEG", quality=95),
+    "grey alpha png": lambda photo: image_file(photo.convert("LA")),
+    "16-bit png": lambda photo: image_file(np.asarray(photo.convert("L")).astype(np.uint16) * 257),
+    "12-bit tiff": lambda photo: image_file(np.asarray(photo.convert("L")).astype(np.uint16) * 16, "TIFF"),
     "32-bit integers": lambda photo: photo.convert("L").convert("I"),
     "floats": lambda photo: photo.convert("L").convert("F"),
 }
@@ -135,7 +130,7 @@ def test_avif_where_pillow_reads_it(photo: Image.Image, bundle: Bundle) -> None:
     Image.init()
     if "AVIF" not in Image.SAVE:
         pytest.skip("this Pillow has no AVIF")
-    assert vector(saved(photo, "AVIF", quality=90), bundle) @ vector(photo, bundle) > 0.93
+    assert vector(image_file(photo, "AVIF", quality=90), bundle) @ vector(photo, bundle) > 0.93
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -153,7 +148,7 @@ def test_a_jpeg_with_any_exif_orientation(orientation: int, photo: Image.Image, 
     }[orientation]
     exif = Image.Exif()
     exif[0x0112] = orientation
-    assert vector(saved(stored, "JPEG", quality=95, exif=exif), bundle) @ vector(photo, bundle) > 0.95
+    assert vector(image_file(stored, "JPEG", quality=95, exif=exif), bundle) @ vector(photo, bundle) > 0.95
 
 
 @pytest.mark.parametrize("turn", [Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180, Image.Transpose.ROTATE_270])
@@ -187,13 +182,13 @@ def test_a_small_face_in_a_large_photo(turn: Image.Transpose | None, photo: Imag
 def test_animations_give_their_first_picture(photo: Image.Image, bundle: Bundle) -> None:
     other = Image.new("RGB", photo.size, (9, 99, 9))
     for kind, options in (("GIF", {}), ("PNG", {}), ("WEBP", {"lossless": True}), ("TIFF", {})):
-        film = saved(photo, kind, save_all=True, append_images=[other, other], **options)
+        film = image_file(photo, kind, save_all=True, append_images=[other, other], **options)
         assert vector(film, bundle) @ vector(photo, bundle) > 0.93, kind
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
 def test_a_file_that_is_cut_short(kind: str, photo: Image.Image, bundle: Bundle) -> None:
-    whole = saved(photo, kind)
+    whole = image_file(photo, kind)
     for part in (0.02, 0.5, 0.9):
         with pytest.raises(UndecodableSampleError):
             vector(whole[: int(part * len(whole))], bundle)
@@ -202,12 +197,12 @@ def test_a_file_that_is_cut_short(kind: str, photo: Image.Image, bundle: Bundle)
 def test_inverted_and_profiled_colours() -> None:
     # Adobe writes CMYK JPEGs inverted and says so in a marker, as Pillow does too.
     red = Image.new("RGB", (32, 32), (200, 30, 30))
-    jpeg = saved(red.convert("CMYK"), "JPEG", quality=95)
+    jpeg = image_file(red.convert("CMYK"), "JPEG", quality=95)
     assert b"Adobe" in jpeg[:64]
     assert np.abs(np.asarray(image.decode(jpeg, LIMITS), int)[8, 8] - [200, 30, 30]).max() <= 8
     # CIE L*a*b* 53.2, 80.1, 67.2 is pure red in sRGB; Pillow stores L as 0-255 and a, b as two's complement.
     stored = Image.fromarray(np.full((4, 4, 3), [136, 80, 67], np.uint8), mode="LAB")
-    assert np.abs(np.asarray(image.decode(saved(stored, "TIFF"), LIMITS), int)[0, 0] - [255, 0, 0]).max() <= 12
+    assert np.abs(np.asarray(image.decode(image_file(stored, "TIFF"), LIMITS), int)[0, 0] - [255, 0, 0]).max() <= 12
 
 
 def test_a_photo_of_a_phone_that_needs_a_plugin() -> None:
@@ -310,7 +305,7 @@ def in_a_large_file(photo: Image.Image, width: int) -> bytes:
     """A face of about 0.375 of ``width`` in a JPEG of 3000 x 2600, which is read at half its size."""
     picture = Image.new("RGB", (3000, 2600), (90, 90, 90))
     picture.paste(photo.resize((width, width), Image.Resampling.LANCZOS), (1200, 1100))
-    return saved(picture, "JPEG", quality=95)
+    return image_file(picture, "JPEG", quality=95)
 
 
 def test_sizes_are_those_of_what_was_handed_in(photo: Image.Image, bundle: Bundle) -> None:
@@ -328,16 +323,16 @@ def test_sizes_are_those_of_what_was_handed_in(photo: Image.Image, bundle: Bundl
         choose([seen], (3000, 2600), 64, reduction=2.0)
     assert choose([seen], (3000, 2600), 40, reduction=2.0) is seen
     with pytest.raises(NoFaceError, match="no face in a picture of 3000 x 2600"):
-        embed(saved(Image.new("RGB", (3000, 2600), (90, 90, 90)), "JPEG"), bundle)
+        embed(image_file(Image.new("RGB", (3000, 2600), (90, 90, 90)), "JPEG"), bundle)
     exif = Image.Exif()
     exif[0x0112] = 6
     with pytest.raises(NoFaceError, match="no face in a picture of 2600 x 3000"):
-        embed(saved(Image.new("RGB", (3000, 2600), (90, 90, 90)), "JPEG", exif=exif), bundle)
+        embed(image_file(Image.new("RGB", (3000, 2600), (90, 90, 90)), "JPEG", exif=exif), bundle)
     pair = Image.new("RGB", (3200, 2600), (90, 90, 90))
     for left in (200, 1800):
         pair.paste(photo.resize((1200, 1200)), (left, 600))
     with pytest.raises(SeveralFacesError, match=r"\(4\d\d and 4\d\d pixels wide\)"):
-        embed(saved(pair, "JPEG", quality=95), bundle)
+        embed(image_file(pair, "JPEG", quality=95), bundle)
 
 
 def test_a_poor_photo_is_refused_where_the_policy_says_so(photo: Image.Image, bundle: Bundle) -> None:

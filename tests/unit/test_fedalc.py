@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from uvsdk.arrays import Float64, UInt8
+from tests.builders import unit
+from uvsdk.arrays import UInt8
 from uvsdk.errors import SettingsError, UpdateRejectedError
 from uvsdk.federation import algorithms, correlation, spreadout
 from uvsdk.federation.algorithms.fedalc.payload import Payload, Settings
@@ -50,10 +51,6 @@ def joined(
         person = (persons or {}).get(user, "")
         state = half.admit(state, admission(user, numbers, person=person), options, rng)  # type: ignore[attr-defined]
     return half.start(state, options, np.random.default_rng(1))  # type: ignore[attr-defined, no-any-return]
-
-
-def unit(rows: Float64) -> Float64:
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 RANDOM = Settings(initialisation="random")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from uvsdk.arrays import Float64
+from tests.builders import unit
 from uvsdk.errors import SettingsError, UpdateRejectedError
 from uvsdk.federation.algorithms.fedmetric import client, proxies
 from uvsdk.federation.algorithms.fedmetric.client import CLIENT, Local
@@ -23,10 +23,6 @@ from uvsdk.records.codec import pack, unpack
 
 D = 6
 PAPER = Settings.paper()
-
-
-def unit(rows: Float64) -> Float64:
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 def people(n: int, seed: int = 0, dimension: int = D) -> Tensor:

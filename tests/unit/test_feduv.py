@@ -13,8 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders import open_store
 from tests.federated_run import manifest_of
-from uvsdk.bundle import Bundle
+from tests.unit.conftest import IMPOSTORS, MakeBundle
 from uvsdk.enroll import enroll
 from uvsdk.errors import SettingsError, TrainingUnavailableError, UpdateRejectedError
 from uvsdk.federation import algorithms
@@ -30,11 +31,9 @@ from uvsdk.training.loop import LocalTrainer
 from uvsdk.training.participation import TrainingJob
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.reembedding import is_current, remade
-from uvsdk_device.wrapping import ScryptCost
 
 C, K = 255, 99
 TASK = Task(7, C, K)
-MakeBundle = Callable[..., Bundle]
 
 
 def rng() -> np.random.Generator:
@@ -291,12 +290,10 @@ def test_what_would_make_codewords_secret() -> None:
 
 # The template after the training: features of three numbers, whose direction is the embedding
 
-IMPOSTORS = np.linspace(-0.5, 0.5, 1000, dtype=np.float32)
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> EncryptedStore:
-    return EncryptedStore.open(tmp_path / "s", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+    return open_store(tmp_path / "s")
 
 
 def test_the_codeword_is_the_template_once_it_is_learnt(identity_bundle: MakeBundle, store: EncryptedStore) -> None:

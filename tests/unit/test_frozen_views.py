@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from tests.builders import open_store
 from uvsdk.arrays import Array
 from uvsdk.bundle import Bundle, shipped
 from uvsdk.bundle.frozen import FrozenPart, FrozenViews
@@ -26,7 +27,6 @@ from uvsdk.training.export import export_bundle
 from uvsdk_device import EncryptedStore, frozen_views
 from uvsdk_device.deployment import Deployment, check_fit
 from uvsdk_device.frozen_views import forget_frozen_views
-from uvsdk_device.wrapping import ScryptCost
 
 USER = "ada"
 
@@ -43,7 +43,7 @@ def features() -> tuple[Array, ...]:
 
 @pytest.fixture
 def store(tmp_path: Path, features: tuple[Array, ...]) -> EncryptedStore:
-    found = EncryptedStore.open(tmp_path / "store", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+    found = open_store(tmp_path / "store")
     vector = np.eye(shipped().manifest.dimension, dtype=np.float32)[0]
     found.save_enrolment(USER, Template(vector, shipped().version, "handwriting", 3), features)
     return found

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders import unit
 from uvsdk.arrays import Float32, Float64, Int64
 from uvsdk.errors import ModelMismatchError, SampleError, SettingsError, UnknownUserError
 from uvsdk.templates import gallery as module
@@ -24,16 +25,16 @@ from uvsdk.verify import compare
 Knn = Callable[[Float32, Float32, int], tuple[Float32, Int64]]
 
 
-def unit(rows: Float64) -> Float32:
-    return np.asarray(rows / np.linalg.norm(rows, axis=-1, keepdims=True), np.float32)
+def unit32(rows: Float64) -> Float32:
+    return unit(rows).astype(np.float32)
 
 
 def template(*numbers: float, model: str = "m", modality: str = "voice") -> Template:
-    return Template(unit(np.array(numbers, np.float64)), model, modality, 3)
+    return Template(unit32(np.array(numbers, np.float64)), model, modality, 3)
 
 
 def random_rows(people: int, dimension: int, seed: int = 0) -> Float32:
-    return unit(np.random.default_rng(seed).standard_normal((people, dimension)))
+    return unit32(np.random.default_rng(seed).standard_normal((people, dimension)))
 
 
 def filled(rows: Float32) -> Gallery:
@@ -80,7 +81,7 @@ def test_equal_templates_tie_even_where_one_candidate_is_asked_for() -> None:
     gallery = filled(rows)
     for copy in range(50):  # scattered over the matrix, so that no block of a product holds them all
         gallery.add(f"copy {copy:02d}", Template(rows[17], "m", "voice", 1))
-    probe = unit(rows[17].astype(np.float64) + 0.05)
+    probe = unit32(rows[17].astype(np.float64) + 0.05)
     found = gallery.search(probe, top=1)
     assert found.tied == 51
     assert [candidate.user_id for candidate in found.candidates] == ["000017"]
@@ -200,8 +201,8 @@ def test_a_search_is_exact_however_close_the_rows_lie(
     # At a spread of 1e-6 and below, float32 cannot tell the rows' scores apart and float64 can.
     rng = np.random.default_rng(seed)
     centre = rng.standard_normal(dimension)
-    rows = unit(centre + spread * rng.standard_normal((people, dimension)) + 1e-3)
-    probe = unit(centre + 0.1 * rng.standard_normal(dimension))
+    rows = unit32(centre + spread * rng.standard_normal((people, dimension)) + 1e-3)
+    probe = unit32(centre + 0.1 * rng.standard_normal(dimension))
     found = filled(rows).search(probe, top).candidates
     assert [int(candidate.user_id) for candidate in found] == brute_force(rows, probe, top)
 
@@ -215,8 +216,8 @@ def test_faiss_gives_the_same_answer_to_the_last_bit(monkeypatch: pytest.MonkeyP
     pytest.importorskip("faiss", reason="faiss is in the scale extra")
     rng = np.random.default_rng(5)
     centre = rng.standard_normal(16)
-    gallery = filled(unit(centre + spread * rng.standard_normal((3000, 16))))
-    probes = unit(centre + spread * rng.standard_normal((20, 16)) + 0.1)
+    gallery = filled(unit32(centre + spread * rng.standard_normal((3000, 16))))
+    probes = unit32(centre + spread * rng.standard_normal((20, 16)) + 0.1)
     plain = [gallery.search(probe, 7) for probe in probes]
     asked = []
     inner = module._knn()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
 from tests import modality_graphs
+from tests.builders import image_file
 from uvsdk.errors import BundleError, NoInkError, UndecodableSampleError
 from uvsdk.modality import get, handwriting
 
@@ -51,11 +50,9 @@ def test_paper_and_pen_do_not_matter() -> None:
 
 def test_formats_do_not_matter() -> None:
     expected = grid_of(drawn(255, 0))
-    file = io.BytesIO()
-    drawn(255, 0).save(file, "PNG")
     clear = Image.new("RGBA", (200, 200), (0, 0, 0, 0))  # a canvas on a page: black strokes on nothing
     clear.paste((0, 0, 0, 255), mask=drawn(0, 255))
-    for sample in (file.getvalue(), clear, np.asarray(drawn(255, 0)), np.asarray(drawn(255, 0)) / 255.0):
+    for sample in (image_file(drawn(255, 0)), clear, np.asarray(drawn(255, 0)), np.asarray(drawn(255, 0)) / 255.0):
         assert grid_of(sample) == pytest.approx(expected, abs=0.01)
 
 
@@ -105,9 +102,7 @@ def test_the_size_of_the_ink_is_that_of_what_was_handed_in(side: int) -> None:
     # A black square of half the side; JPEGs above 2560 are read reduced, pages above 256 averaged.
     page = Image.new("L", (side, side), 255)
     page.paste(0, (side // 4, side // 4, side // 4 + side // 2, side // 4 + side // 2))
-    file = io.BytesIO()
-    page.save(file, "JPEG", quality=95)
-    measured = WRITING.prepare(file.getvalue(), GRAPHS).quality.measured
+    measured = WRITING.prepare(image_file(page, "JPEG", quality=95), GRAPHS).quality.measured
     assert measured["ink_pixels"] == pytest.approx(side / 2, rel=0.03)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from tests.unit.conftest import MakeBundle
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import enroll
@@ -21,7 +21,6 @@ from uvsdk.templates.gallery import Gallery
 from uvsdk.templates.storage import MemoryStore
 from uvsdk.templates.template import Template
 
-MakeBundle = Callable[..., Bundle]
 # 30,000 impostors, evenly spaced from -0.5 up to 0.5.
 IMPOSTORS = np.linspace(-0.5, 0.5, 30_000).astype(np.float32)
 

@@ -18,23 +18,18 @@ import keyring.errors
 import numpy as np
 import pytest
 
+from tests.builders import CHEAP, open_store
 from uvsdk.errors import SettingsError, StoreError, StoreFullError, StoreLockedError, UnknownUserError
 from uvsdk.scoring import Threshold
 from uvsdk.templates.template import Template
 from uvsdk_device.keystore import EncryptedStore
-from uvsdk_device.wrapping import ScryptCost
 
-CHEAP = ScryptCost(n=1 << 12, r=8, p=1)
 FEATURES = (np.arange(6, dtype=np.float32).reshape(2, 3), np.array([[1, 2]], np.uint8))
 
 
 def template(samples: int = 2, *, version: str = "m" * 64) -> Template:
     threshold = Threshold(0.5, 0.01, 300, (0.0, 0.02), version)
     return Template(np.array([0.6, 0.8], np.float32), version, "voice", samples, threshold)
-
-
-def open_store(folder: Path, passphrase: str | None = "correct horse") -> EncryptedStore:
-    return EncryptedStore.open(folder, passphrase=passphrase, cost=CHEAP)
 
 
 class MemoryKeyring(keyring.backend.KeyringBackend):
@@ -418,6 +413,6 @@ def test_a_store_that_is_not_there_is_made_only_where_that_is_meant(tmp_path: Pa
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "typo", tmp_path / "empty"):
         with pytest.raises(StoreError, match="there is no store"):
-            EncryptedStore.open(folder, passphrase="correct horse", create=False)
+            EncryptedStore.open(folder, passphrase="p", create=False)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
     assert list((tmp_path / "empty").iterdir()) == []

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests import synthetic_voice
+from tests.builders import image_file
 from tests.unit.test_recordings import chatter
 from uvsdk.errors import SampleError, SampleTooLargeError, UndecodableSampleError
 from uvsdk.modality import Limits, audio, image, media
@@ -244,9 +245,7 @@ def wav() -> bytes:
 
 def saved(picture: Image.Image, kind: str, **options: object) -> bytes:
     pillow_heif.register_heif_opener()
-    file = io.BytesIO()
-    picture.save(file, kind, **options)  # type: ignore[arg-type]
-    return file.getvalue()
+    return image_file(picture, kind, **options)
 
 
 def quarters() -> Image.Image:

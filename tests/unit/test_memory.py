@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from tests.builders import open_store
 from uvsdk.bundle import shipped
 from uvsdk.federation import controls
 from uvsdk.federation.messages import RoundHeader, TrainingConfig
@@ -30,7 +31,6 @@ from uvsdk_device.memory import (
 )
 from uvsdk_device.queue import UploadQueue
 from uvsdk_device.rounds import acknowledge, enqueue
-from uvsdk_device.wrapping import ScryptCost
 
 USER = "ada"
 SERVER = X25519PrivateKey.generate()
@@ -38,7 +38,7 @@ SERVER = X25519PrivateKey.generate()
 
 @pytest.fixture
 def store(tmp_path: Path) -> EncryptedStore:
-    found = EncryptedStore.open(tmp_path, passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+    found = open_store(tmp_path)
     vector = np.eye(shipped().manifest.dimension, dtype=np.float32)[0]
     found.save_enrolment(
         USER, Template(vector, shipped().version, "handwriting", 3), [np.zeros((8, 8), np.float32)] * 3

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 import uvsdk
+from tests.builders import open_store
 from uvsdk.bundle import shipped
 from uvsdk.errors import ServerUnreachableError, WeightsNotFoundError
 from uvsdk.system import network
 from uvsdk.training import weights
 from uvsdk.training.catalogue import CATALOGUE
-from uvsdk_device import EncryptedStore, Federation
+from uvsdk_device import Federation
 from uvsdk_device.connection import Connection
-from uvsdk_device.wrapping import ScryptCost
 
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD")
 TLS_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
@@ -189,7 +189,7 @@ def one_answer() -> Iterator[Callable[[bytes], int]]:
 
 def _is_queued(folder: Path, told: str) -> None:
     """Enrolment with a federation succeeds, is stored, and says why nothing was sent."""
-    store = EncryptedStore.open(folder / "store", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+    store = open_store(folder / "store")
     rng = np.random.default_rng(0)
     sign = rng.uniform(4, 16, (6, 6))
     pages = [np.pad(sign + rng.uniform(0, 0.5, (6, 6)), 1) for _ in range(3)]

@@ -12,27 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import real_data
+from tests.builders import angle_file, embed_angle
 from uvsdk.arrays import Float32
-from uvsdk.errors import EnrolmentError, NoSpeechError, SettingsError
+from uvsdk.errors import EnrolmentError, SettingsError
 from uvsdk.evaluation import lfw, pairs, trial_lists
 from uvsdk.evaluation.acquisition import acquire
 from uvsdk.evaluation.pairs import PairList
 from uvsdk.evaluation.summary import summarise
-
-
-def write(path: Path, angle_degrees: float | str) -> Path:
-    """A sample of a fake modality: a file that holds an angle; its embedding is that point of the unit circle."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(str(angle_degrees))
-    return path
-
-
-def embed(path: Path) -> Float32:
-    text = path.read_text()
-    if text == "silence":
-        raise NoSpeechError("0.0 s of speech, need 1.0 s")
-    angle = np.deg2rad(float(text))
-    return np.array([np.cos(angle), np.sin(angle)], np.float32)
 
 
 def listing(folder: Path, text: str) -> Path:
@@ -46,7 +32,7 @@ VOX = "1 id1/x/1.wav id1/y/2.wav\n0 id1/x/1.wav id2/z/1.wav\n0 id1/y/2.wav id2/z
 
 def vox_files(folder: Path) -> None:
     for name, angle in (("id1/x/1.wav", 0), ("id1/y/2.wav", 60), ("id2/z/1.wav", 90)):
-        write(folder / name, angle)
+        angle_file(folder / name, angle)
 
 
 def test_a_voxceleb_list(tmp_path: Path) -> None:
@@ -55,7 +41,7 @@ def test_a_voxceleb_list(tmp_path: Path) -> None:
     assert read.files == ("id1/x/1.wav", "id1/y/2.wav", "id2/z/1.wav")
     assert (read.first.tolist(), read.second.tolist()) == ([0, 0, 1], [1, 2, 2])
     assert (read.subjects, read.subject.tolist()) == (("id1", "id2"), [0, 0, 1])
-    outcome = pairs.score(read, lambda name: tmp_path / name, embed).outcome()
+    outcome = pairs.score(read, lambda name: tmp_path / name, embed_angle).outcome()
     # cos 60, cos 90, cos 30.
     assert outcome.trials.scores == pytest.approx([0.5, 0.0, np.sqrt(0.75)], abs=1e-6)
     assert outcome.trials.is_genuine.tolist() == [True, False, False]
@@ -70,7 +56,7 @@ def test_each_file_is_embedded_once(tmp_path: Path, jobs: int) -> None:
 
     def counted(path: Path) -> Float32:
         seen.append(path)
-        return embed(path)
+        return embed_angle(path)
 
     read = trial_lists.read(listing(tmp_path, VOX * 50))
     scored = pairs.score(
@@ -80,7 +66,7 @@ def test_each_file_is_embedded_once(tmp_path: Path, jobs: int) -> None:
     assert told == [(1, 3), (2, 3), (3, 3)]
     assert len(scored.scores) == 150
     with pytest.raises(SettingsError, match="at least one job"):
-        acquire([], embed, jobs=0)
+        acquire([], embed_angle, jobs=0)
 
 
 def test_gzip_byte_order_mark_windows_ends_and_blank_lines_make_no_difference(tmp_path: Path) -> None:
@@ -165,9 +151,9 @@ def test_a_file_that_is_no_list(tmp_path: Path, content: bytes, words: str) -> N
 
 def test_missing_and_unreadable_files_are_counted_and_in_no_rate(tmp_path: Path) -> None:
     vox_files(tmp_path)
-    write(tmp_path / "id2/z/2.wav", "silence")
+    angle_file(tmp_path / "id2/z/2.wav", "silence")
     text = VOX + "1 id2/z/1.wav id2/z/2.wav\n0 id1/x/1.wav id3/gone.wav\n0 id1/y/2.wav id3/gone.wav\n"
-    scored = pairs.score(trial_lists.read(listing(tmp_path, text)), lambda name: tmp_path / name, embed)
+    scored = pairs.score(trial_lists.read(listing(tmp_path, text)), lambda name: tmp_path / name, embed_angle)
     outcome = scored.outcome()
     assert [failure.kind for failure in outcome.failures] == ["no speech", "missing file"]
     assert outcome.failures_by_reason == {"missing file": 1, "no speech": 1}
@@ -176,7 +162,7 @@ def test_missing_and_unreadable_files_are_counted_and_in_no_rate(tmp_path: Path)
 
 
 def test_when_nothing_can_be_read_the_error_says_where_to_look(tmp_path: Path) -> None:
-    scored = pairs.score(trial_lists.read(listing(tmp_path, VOX)), lambda name: tmp_path / name, embed)
+    scored = pairs.score(trial_lists.read(listing(tmp_path, VOX)), lambda name: tmp_path / name, embed_angle)
     assert scored.left_out == 3
     with pytest.raises(EnrolmentError, match=r"0 genuine and 0 impostor trials .* \(3 of 3 samples .*--root"):
         scored.outcome()
@@ -184,10 +170,10 @@ def test_when_nothing_can_be_read_the_error_says_where_to_look(tmp_path: Path) -
 
 def test_a_sample_against_itself_measures_nothing(tmp_path: Path) -> None:
     vox_files(tmp_path)
-    write(tmp_path / "id1/copy.wav", 0)  # the bytes of id1/x/1.wav
-    write(tmp_path / "id2/copy.wav", 0)  # the same, under another person: a false match the report must show
+    angle_file(tmp_path / "id1/copy.wav", 0)  # the bytes of id1/x/1.wav
+    angle_file(tmp_path / "id2/copy.wav", 0)  # the same, under another person: a false match the report must show
     text = VOX + "1 id1/x/1.wav id1/copy.wav\n1 id1/x/1.wav id1/x/1.wav\n0 id1/x/1.wav id2/copy.wav\n"
-    scored = pairs.score(trial_lists.read(listing(tmp_path, text)), lambda name: tmp_path / name, embed)
+    scored = pairs.score(trial_lists.read(listing(tmp_path, text)), lambda name: tmp_path / name, embed_angle)
     assert scored.repeated.tolist() == [False, False, False, True, True, False]
     outcome = scored.outcome()
     assert outcome.repeated == 2
@@ -197,20 +183,20 @@ def test_a_sample_against_itself_measures_nothing(tmp_path: Path) -> None:
 
 def test_a_person_on_one_side_only(tmp_path: Path) -> None:
     vox_files(tmp_path)
-    write(tmp_path / "id3/1.wav", 180)
+    angle_file(tmp_path / "id3/1.wav", 180)
     read = trial_lists.read(listing(tmp_path, VOX + "0 id3/1.wav id1/x/1.wav\n"))
-    summary = summarise(pairs.score(read, lambda name: tmp_path / name, embed).outcome(), resamples=20)
+    summary = summarise(pairs.score(read, lambda name: tmp_path / name, embed_angle).outcome(), resamples=20)
     assert (summary.people, summary.people_with_genuine) == (3, 1)
 
 
 def test_scores_are_written_as_people_share_them(tmp_path: Path) -> None:
     vox_files(tmp_path)
-    write(tmp_path / "id1/with space.wav", 90)
+    angle_file(tmp_path / "id1/with space.wav", 90)
     (tmp_path / "id2/z/1.wav").unlink()
     blind = "id1/x/1.wav\tid1/y/2.wav\nid1/x/1.wav\tid2/z/1.wav\nid1/x/1.wav\tid1/with space.wav\n"
     read = trial_lists.read(listing(tmp_path, blind))
     assert not read.labelled
-    scored = pairs.score(read, lambda name: tmp_path / name, embed)
+    scored = pairs.score(read, lambda name: tmp_path / name, embed_angle)
     assert trial_lists.write_scores(tmp_path / "scores.txt", read, scored.scores) == 1
     lines = (tmp_path / "scores.txt").read_text().splitlines()
     assert lines == ["0.500000 id1/x/1.wav id1/y/2.wav", "0.000000\tid1/x/1.wav\tid1/with space.wav"]
@@ -220,7 +206,7 @@ def test_scores_are_written_as_people_share_them(tmp_path: Path) -> None:
 
 def test_a_model_that_gives_no_numbers_is_a_failure_not_a_score(tmp_path: Path) -> None:
     vox_files(tmp_path)
-    bad = lambda path: np.array([np.nan, 1], np.float32) if path.name == "2.wav" else embed(path)  # noqa: E731
+    bad = lambda path: np.array([np.nan, 1], np.float32) if path.name == "2.wav" else embed_angle(path)  # noqa: E731
     scored = pairs.score(trial_lists.read(listing(tmp_path, VOX)), lambda name: tmp_path / name, bad)
     assert [failure.kind for failure in scored.acquisition.failures] == ["no embedding"]
     assert scored.left_out == 2
@@ -248,7 +234,7 @@ def test_voxceleb_o_with_random_embeddings_takes_seconds(tmp_path: Path) -> None
     # Counted in the file: 37,720 lines, half of them genuine, 40 speakers.
     assert (len(read.first), len(read.subjects), read.subjects[0]) == (37_720, 40, "id10270")
     for number, name in enumerate(read.files):
-        write(tmp_path / name, number)
+        angle_file(tmp_path / name, number)
     rng = np.random.default_rng(0)
 
     def noise(path: Path) -> Float32:
@@ -267,7 +253,7 @@ LFW = "2\t1\nAnn\t1\t2\nAnn\t1\tBob\t1\nBob\t1\t2\nBob\t2\tAnn\t2\n"
 
 def lfw_images(folder: Path) -> None:
     for name, angle in (("Ann_0001", 0), ("Ann_0002", 20), ("Bob_0001", 90), ("Bob_0002", 100)):
-        write(folder / name[:3] / f"{name}.jpg", angle)
+        angle_file(folder / name[:3] / f"{name}.jpg", angle)
 
 
 def test_lfw_pairs(tmp_path: Path) -> None:
@@ -280,7 +266,7 @@ def test_lfw_pairs(tmp_path: Path) -> None:
     assert (read.subjects, read.subject.tolist()) == (("Ann", "Bob"), [0, 0, 1, 1])
     assert read.folds is not None
     assert read.folds.tolist() == [0, 0, 1, 1]
-    outcome = pairs.score(read, lambda name: lfw.locate(tmp_path, name), embed).outcome()
+    outcome = pairs.score(read, lambda name: lfw.locate(tmp_path, name), embed_angle).outcome()
     expected = np.cos(np.deg2rad([20, 90, 10, 80]))
     assert outcome.trials.scores == pytest.approx(expected, abs=1e-6)
     summary = summarise(outcome, resamples=20)
@@ -358,7 +344,7 @@ def test_lfw_images_with_another_suffix_and_missing_ones(tmp_path: Path) -> None
     (tmp_path / "Ann/Ann_0001.jpg").rename(tmp_path / "Ann/Ann_0001.png")
     (tmp_path / "Bob/Bob_0002.jpg").unlink()
     read = lfw.read(listing(tmp_path, LFW))
-    outcome = pairs.score(read, lambda name: lfw.locate(tmp_path, name), embed).outcome()
+    outcome = pairs.score(read, lambda name: lfw.locate(tmp_path, name), embed_angle).outcome()
     assert (outcome.left_out, outcome.failures_by_reason) == (2, {"missing file": 1})
     # Only one fold is left, so no threshold can come from another one: no accuracy, the rest is measured.
     assert summarise(outcome, resamples=20).accuracy is None
@@ -368,7 +354,7 @@ def test_one_set_without_folds(tmp_path: Path) -> None:
     lfw_images(tmp_path)
     read = lfw.read(listing(tmp_path, "1\nAnn\t1\t2\nAnn\t1\tBob\t1\n"))
     assert read.folds is None
-    outcome = pairs.score(read, lambda name: lfw.locate(tmp_path, name), embed).outcome()
+    outcome = pairs.score(read, lambda name: lfw.locate(tmp_path, name), embed_angle).outcome()
     assert summarise(outcome, resamples=20).accuracy is None
 
 
@@ -381,10 +367,10 @@ def test_lfw_itself() -> None:
 
 def test_scores_do_not_depend_on_the_portion(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for index in range(6):
-        write(tmp_path / f"p{index % 2}" / f"{index}.wav", 17 * index)
+        angle_file(tmp_path / f"p{index % 2}" / f"{index}.wav", 17 * index)
     files = tuple(f"p{index % 2}/{index}.wav" for index in range(6))
     first, second = np.triu_indices(6, 1)
     read = PairList(files, first, second, ("p0", "p1"), np.arange(6) % 2, "by hand")
-    whole = pairs.score(read, lambda name: tmp_path / name, embed).scores
+    whole = pairs.score(read, lambda name: tmp_path / name, embed_angle).scores
     monkeypatch.setattr(pairs, "_SCORED_AT_ONCE", 4)
-    assert np.array_equal(pairs.score(read, lambda name: tmp_path / name, embed).scores, whole)
+    assert np.array_equal(pairs.score(read, lambda name: tmp_path / name, embed_angle).scores, whole)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests import real_data
+from tests.builders import Clock
 from uvsdk.arrays import Bool, Float32
 from uvsdk.errors import ChallengeError, EnrolmentError, SettingsError, TemplateFormatError
 from uvsdk.modality.detector import Detection
@@ -29,14 +30,6 @@ from uvsdk.presentation.spoken_words import WIDTH, align, cepstra, split
 RATE = 16_000
 ANY = np.zeros(1, np.float32)
 NAME = "0123456789abcdef" * 2
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def test_a_challenge_is_answered_once() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
+from tests.unit.conftest import MakeBundle
 from uvsdk import modality
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
@@ -17,8 +18,6 @@ from uvsdk.presentation import PresentationAttackDetector, check, examine
 from uvsdk.scoring import Presentation, Threshold
 from uvsdk.templates.template import Template
 from uvsdk.verify import verify
-
-MakeBundle = Callable[..., Bundle]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 from PIL import Image
 
+from tests.unit.conftest import MakeBundle
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.bundle.manifest import Manifest
@@ -28,7 +29,6 @@ from uvsdk.presentation import FaceClassifier
 from uvsdk.presentation.antispoof import crop
 from uvsdk.scoring import Calibration
 
-MakeBundle = Callable[..., Bundle]
 ANY = np.zeros(1, np.float32)
 
 

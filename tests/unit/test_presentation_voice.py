@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import modality_graphs, real_data
+from tests.builders import sound_file
 from uvsdk import modality
 from uvsdk.arrays import Float32
 from uvsdk.errors import SettingsError, TemplateFormatError
@@ -312,10 +313,8 @@ def test_real_recordings() -> None:
         assert VoiceRepetition(recollection).assess(sample, ANY).bona_fide
         assert Cleanliness().assess(sample, ANY).bona_fide
         recollection = recollection.remember(sample)
-    file = io.BytesIO()
-    soundfile.write(file, 0.5 * recordings[3], RATE, format="MP3")
-    file.seek(0)
-    copy = taken(soundfile.read(file, dtype="float32")[0])
+    file = sound_file(0.5 * recordings[3], RATE, "MP3")
+    copy = taken(soundfile.read(io.BytesIO(file), dtype="float32")[0])
     assert not VoiceRepetition(recollection).assess(copy, ANY).bona_fide
 
 

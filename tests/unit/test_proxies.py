@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders import unit
 from uvsdk.arrays import Float64
 from uvsdk.errors import UpdateRejectedError
 from uvsdk.federation.algorithms.fedmetric import proxies
@@ -19,10 +20,6 @@ USUAL = Shift(factor=3.0, fewest=1.5, shortest=0.3)
 
 def secrets_of(seed: int) -> Callable[[int], bytes]:
     return np.random.default_rng(seed).bytes
-
-
-def unit(rows: Float64) -> Float64:
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 def drawn(radius: float, seed: int = 0, dimension: int = 8, shift: Shift = USUAL) -> tuple[Float64, int]:

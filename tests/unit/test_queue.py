@@ -12,28 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.builders import Clock, open_store
 from uvsdk.errors import ServerRefusedError, ServerUnreachableError, StoreFullError
 from uvsdk.templates.template import Template
 from uvsdk_device import keystore
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.queue import Backoff, QueueItem, UploadQueue
-from uvsdk_device.wrapping import ScryptCost
 
 SERVER = "https://server.example"
-
-
-class Clock:
-    """A clock that stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def open_store(folder: Path) -> EncryptedStore:
-    return EncryptedStore.open(folder, passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
 
 
 @pytest.fixture
@@ -156,7 +142,7 @@ def test_backoff_grows_to_its_cap_and_survives_a_restart(
         never: list[bytes] = []
         assert queue.flush(lambda item, envelope: never.append(envelope)) == pytest.approx(wait_s)  # noqa: B023
         assert never == []
-        clock.now += wait_s
+        clock.now_s += wait_s
     sent: list[bytes] = []
     assert make_queue(store, clock).flush(lambda item, envelope: sent.append(envelope)) is None
     assert sent == [b"x"]
@@ -166,7 +152,7 @@ def test_a_clock_that_is_set_back_does_not_hold_an_upload(store: EncryptedStore,
     queue = make_queue(store, clock)
     queue.put("/v1/a", b"x")
     queue.flush(unreachable)
-    clock.now = -1e9
+    clock.now_s = -1e9
     sent: list[bytes] = []
     assert queue.flush(lambda item, envelope: sent.append(envelope)) is None
     assert sent == [b"x"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,13 @@ from examples.reproduce.lfw import run as faces
 from examples.reproduce.lfw import unpack
 from examples.reproduce.librispeech import run as voices
 from tests import real_data
+from tests.builders import image_file
 from uvsdk.evaluation import lfw, protocols
 from uvsdk.modality import alignment
 
 
 def jpeg(shade: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (112, 112), (shade, shade, shade)).save(buffer, "JPEG")
-    return buffer.getvalue()
+    return image_file(Image.new("RGB", (112, 112), (shade, shade, shade)), "JPEG")
 
 
 def packed() -> unpack.Packed:

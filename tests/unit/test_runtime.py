@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import stat
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -15,10 +14,10 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 
-from tests.unit.conftest import Numbers
+from tests.builders import on_loopback, open_store
+from tests.unit.conftest import IMPOSTORS, MakeBundle, Numbers
 from uvsdk import modality
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import enroll
@@ -32,16 +31,13 @@ from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import forget_here
 from uvsdk_device.reembedding import remade
 from uvsdk_device.runtime import Runtime
-from uvsdk_device.wrapping import ScryptCost
 
-IMPOSTORS = np.linspace(-0.5, 0.5, 1000, dtype=np.float32)
 TOKEN = "the-token"
-MakeBundle = Callable[..., Bundle]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> EncryptedStore:
-    return EncryptedStore.open(tmp_path / "s", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+    return open_store(tmp_path / "s")
 
 
 @pytest.fixture
@@ -176,17 +172,9 @@ def test_fifty_threads_never_cross(store: EncryptedStore, bundle: Bundle, identi
 @contextlib.contextmanager
 def serving(app: Starlette) -> Iterator[httpx.Client]:
     """The app on a real socket, and a client with its token."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        thread.join(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False) as client:
+    with on_loopback(app) as url, httpx.Client(base_url=url, headers=headers, trust_env=False) as client:
         yield client
-    server.should_exit = True
-    thread.join()
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import soundfile
 from PIL import Image
 
+from tests.builders import image_file, sound_file
 from uvsdk.errors import NoSpeechError, SampleTooLargeError, SettingsError, UndecodableSampleError, UnknownNameError
 from uvsdk.modality import Limits, audio, get, image, names
 from uvsdk.modality.sample import read_bytes
@@ -29,20 +29,8 @@ class Endless:
         return bytes(size)
 
 
-def encoded(pcm: np.ndarray, rate: int, kind: str, subtype: str | None = None) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, pcm, rate, format=kind, subtype=subtype)
-    return file.getvalue()
-
-
 def tone(seconds: float = 0.5, rate: int = 16_000) -> np.ndarray:
     return (0.3 * np.sin(2 * np.pi * 220 * np.arange(int(seconds * rate)) / rate)).astype(np.float32)
-
-
-def png(pixels: np.ndarray | Image.Image) -> bytes:
-    file = io.BytesIO()
-    (pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)).save(file, "PNG")
-    return file.getvalue()
 
 
 def test_registry() -> None:
@@ -95,7 +83,7 @@ def test_the_limit_of_bytes_stops_an_endless_stream(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG", "MP3", "AIFF"])
 def test_every_container_gives_the_same_sound(kind: str) -> None:
-    pcm, rate = audio.decode(encoded(tone(), 16_000, kind), LIMITS)
+    pcm, rate = audio.decode(sound_file(tone(), 16_000, kind), LIMITS)
     assert rate == 16_000
     assert pcm.dtype == np.float32
     # MP3 pads its ends, so only the level is compared there.
@@ -167,7 +155,7 @@ def test_no_samples_at_all() -> None:
     with pytest.raises(NoSpeechError, match=r"0\.00 s"):
         audio.decode((np.zeros(0, np.float32), 16_000), LIMITS)
     with pytest.raises(NoSpeechError, match=r"0\.00 s"):
-        audio.decode(encoded(np.zeros(0), 16_000, "WAV"), LIMITS)
+        audio.decode(sound_file(np.zeros(0), 16_000, "WAV"), LIMITS)
 
 
 def test_the_limit_of_seconds() -> None:
@@ -175,11 +163,11 @@ def test_the_limit_of_seconds() -> None:
     with pytest.raises(SampleTooLargeError, match=r"0\.25 s, got at least 0\.5 s"):
         audio.decode((tone(), 16_000), short)
     with pytest.raises(SampleTooLargeError, match=r"got at least 0\.5 s"):
-        audio.decode(encoded(tone(), 16_000, "FLAC"), short)
+        audio.decode(sound_file(tone(), 16_000, "FLAC"), short)
 
 
 def test_a_flac_of_an_hour_of_silence_is_refused_before_it_is_decoded() -> None:
-    bomb = encoded(np.zeros(3600 * 8000, np.int16), 8000, "FLAC")
+    bomb = sound_file(np.zeros(3600 * 8000, np.int16), 8000, "FLAC")
     assert len(bomb) < 300_000
     with pytest.raises(SampleTooLargeError, match=r"got at least 3600\.0 s"):
         audio.decode(bomb, LIMITS)
@@ -188,13 +176,13 @@ def test_a_flac_of_an_hour_of_silence_is_refused_before_it_is_decoded() -> None:
 @pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG"])
 @pytest.mark.parametrize("part", [0.02, 0.5, 0.95])
 def test_a_recording_that_is_cut_short(kind: str, part: float) -> None:
-    whole = encoded(tone(4.0), 16_000, kind)
+    whole = sound_file(tone(4.0), 16_000, kind)
     with pytest.raises(UndecodableSampleError):
         audio.decode(whole[: int(part * len(whole))], LIMITS)
 
 
 def test_a_wav_written_to_a_pipe_has_no_length_and_is_read() -> None:
-    data = bytearray(encoded(tone(), 16_000, "WAV"))
+    data = bytearray(sound_file(tone(), 16_000, "WAV"))
     start = data.index(b"data")
     data[4:8] = data[start + 4 : start + 8] = struct.pack("<I", 0xFFFFFFFF)
     assert len(audio.decode(bytes(data), LIMITS)[0]) == 8000
@@ -230,7 +218,7 @@ def test_pictures_that_are_none(sample: object, message: str) -> None:
 
 
 def test_a_picture_that_is_cut_short() -> None:
-    whole = png(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
+    whole = image_file(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
     for part in (0.3, 0.9):
         with pytest.raises(UndecodableSampleError):
             image.decode(whole[: int(part * len(whole))], LIMITS)
@@ -269,11 +257,10 @@ def test_exif_orientation(orientation: int) -> None:
         7: np.rot90(upright, 2).transpose(1, 0, 2),
         8: np.rot90(upright, -1),
     }[orientation]
-    file = io.BytesIO()
     exif = Image.Exif()
     exif[0x0112] = orientation
-    Image.fromarray(np.ascontiguousarray(stored)).save(file, "PNG", exif=exif)
-    assert np.array_equal(np.asarray(image.decode(file.getvalue(), LIMITS)), upright)
+    file = image_file(np.ascontiguousarray(stored), exif=exif)
+    assert np.array_equal(np.asarray(image.decode(file, LIMITS)), upright)
 
 
 def grey_ramp() -> Image.Image:
@@ -299,14 +286,14 @@ def test_deep_modes(levels: float, dtype: type) -> None:
     got = np.asarray(image.decode(deep, LIMITS))
     assert np.array_equal(got[:, :, 0], ramp)
     if dtype is np.uint16:
-        assert np.array_equal(np.asarray(image.decode(png(deep), LIMITS)), got)
+        assert np.array_equal(np.asarray(image.decode(image_file(deep), LIMITS)), got)
 
 
 def test_one_bit_and_transparency() -> None:
     bits = Image.fromarray(np.eye(16, dtype=np.bool_))
-    assert np.array_equal(np.asarray(image.decode(png(bits), LIMITS))[:, :, 0], 255 * np.eye(16))
+    assert np.array_equal(np.asarray(image.decode(image_file(bits), LIMITS))[:, :, 0], 255 * np.eye(16))
     clear = np.zeros((8, 8, 4), np.uint8)
-    assert np.asarray(image.decode(png(clear), LIMITS)).min() == 255
+    assert np.asarray(image.decode(image_file(clear), LIMITS)).min() == 255
     assert np.asarray(image.decode(clear, LIMITS)).min() == 255
 
 
@@ -317,6 +304,5 @@ def test_deep_values_outside_every_range() -> None:
 
 
 def test_a_large_jpeg_is_decoded_small() -> None:
-    file = io.BytesIO()
-    Image.new("RGB", (4000, 3000), (200, 100, 50)).save(file, "JPEG")
-    assert image.decode(file.getvalue(), LIMITS).size == (2000, 1500)
+    file = image_file(Image.new("RGB", (4000, 3000), (200, 100, 50)), "JPEG")
+    assert image.decode(file, LIMITS).size == (2000, 1500)

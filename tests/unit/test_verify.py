@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,8 @@ import pytest
 from PIL import Image
 
 import uvsdk
+from tests.builders import image_file
+from tests.unit.conftest import MakeBundle
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle, shipped
 from uvsdk.errors import ModelMismatchError, SampleError, ThresholdError
@@ -19,7 +20,6 @@ from uvsdk.templates.storage import MemoryStore
 from uvsdk.templates.template import Template
 from uvsdk.verify import compare, verify
 
-MakeBundle = Callable[..., Bundle]
 HALF = Threshold(0.5, 0.01, 1000)
 
 
@@ -142,18 +142,12 @@ def enrolled(bundle: Bundle) -> Template:
     return uvsdk.enroll("ana", [page(1), page(2), page(3)], model=bundle, store=store).template
 
 
-def png(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
-
-
 def test_forms_of_one_sample_score_alike(tmp_path: Path) -> None:
     bundle = shipped()
     template = enrolled(bundle)
     path = tmp_path / "page.png"
-    path.write_bytes(png(page(4)))
-    forms = (page(4), png(page(4)), path, str(path), io.BytesIO(png(page(4))), Image.fromarray(page(4)))
+    path.write_bytes(image_file(page(4)))
+    forms = (page(4), image_file(page(4)), path, str(path), io.BytesIO(image_file(page(4))), Image.fromarray(page(4)))
     decisions: list[Decision] = [verify(form, template, model=bundle, threshold=HALF) for form in forms]
     assert len({decision.score for decision in decisions}) == 1
 
@@ -162,7 +156,7 @@ DEGENERATE: dict[str, object] = {
     "nothing": b"",
     "a zero byte": b"\0",
     "text": b"this is not a picture",
-    "half a picture": png(page(4))[:60],
+    "half a picture": image_file(page(4))[:60],
     "an empty page": np.full((32, 32), 255, np.uint8),
     "no file": "no-such-file.png",
     "a folder": ".",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 import soundfile
@@ -11,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import modality_graphs, real_data
+from tests.builders import sound_file
 from uvsdk.errors import BundleError, LowQualityError, NoSpeechError, SampleTooLargeError
 from uvsdk.modality import Capture, Limits, get, mel, vad, voice
 
@@ -31,12 +30,6 @@ def speech() -> np.ndarray:
 
 def bands(pcm: np.ndarray) -> np.ndarray:
     return mel.spectrogram(pcm, sample_rate=16_000, window=400, hop=160, mels=40)
-
-
-def encoded(pcm: np.ndarray, rate: int, kind: str) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, pcm, rate, format=kind)
-    return file.getvalue()
 
 
 def resampled(pcm: np.ndarray, rate: int) -> np.ndarray:
@@ -194,7 +187,7 @@ def test_every_container_gives_the_same_features(speech: np.ndarray) -> None:
     assert reference.quality.measured["speech_s"] > 2
     assert set(reference.timings_s) == {"decode", "detect", "features"}
     for kind, tolerance in (("WAV", 1e-3), ("FLAC", 1e-3), ("OGG", 0.1), ("MP3", 0.1)):
-        got = VOICE.prepare(encoded(speech, 16_000, kind), graphs)
+        got = VOICE.prepare(sound_file(speech, 16_000, kind), graphs)
         assert got.features.shape[1] == 40
         assert distance(reference.features, got.features) < tolerance, kind
 

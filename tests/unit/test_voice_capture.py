@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import struct
 
 import numpy as np
 import pytest
-import soundfile
 import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import modality_graphs, synthetic_voice
+from tests.builders import sound_file
 from uvsdk.errors import LowQualityError, NoSpeechError, SampleError, SampleTooLargeError, UndecodableSampleError
 from uvsdk.modality import Capture, Limits, audio, channels, containers, get
 
@@ -27,12 +26,6 @@ def graphs() -> modality_graphs.ModalityGraphs:
 
 def features(pcm: np.ndarray, rate: int = 16_000) -> np.ndarray:
     return np.asarray(VOICE.prepare((pcm, rate), graphs()).features)
-
-
-def encoded(pcm: np.ndarray, rate: int, kind: str, subtype: str | None = None) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, pcm, rate, format=kind, subtype=subtype)
-    return file.getvalue()
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
@@ -75,9 +68,9 @@ def test_eight_channels_of_which_seven_are_dead() -> None:
     wide = np.zeros((len(SPEECH), 8), np.float32)
     wide[:, 5] = SPEECH
     assert np.array_equal(audio.decode((wide, 16_000), LIMITS)[0], SPEECH)
-    assert np.array_equal(audio.decode(encoded(wide, 16_000, "WAV", "FLOAT"), LIMITS)[0], SPEECH)
+    assert np.array_equal(audio.decode(sound_file(wide, 16_000, "WAV", "FLOAT"), LIMITS)[0], SPEECH)
     with pytest.raises(UndecodableSampleError, match="at most 8 channels"):
-        audio.decode(encoded(np.zeros((100, 9), np.float32), 16_000, "WAV"), LIMITS)
+        audio.decode(sound_file(np.zeros((100, 9), np.float32), 16_000, "WAV"), LIMITS)
 
 
 def test_silence_in_every_channel_is_silence() -> None:
@@ -129,7 +122,7 @@ def test_moments_do_not_depend_on_the_blocks(count: int, block: int, seed: int) 
     ],
 )
 def test_every_container_and_every_kind_of_number(kind: str, subtype: str) -> None:
-    got = VOICE.prepare(encoded(SPEECH, 16_000, kind, subtype), graphs()).features
+    got = VOICE.prepare(sound_file(SPEECH, 16_000, kind, subtype), graphs()).features
     lossy = subtype in ("ULAW", "ALAW", "IMA_ADPCM", "VORBIS", "OPUS", "MPEG_LAYER_III", "PCM_U8")
     assert distance(features(SPEECH), got) < (0.15 if lossy else 1e-3)
 
@@ -178,7 +171,7 @@ def test_values_that_are_no_numbers(value: float, wide: bool) -> None:
     with pytest.raises(UndecodableSampleError, match="not finite"):
         audio.decode((np.stack([pcm, SPEECH], axis=1) if wide else pcm, 16_000), LIMITS)
     with pytest.raises(UndecodableSampleError, match="not finite"):
-        audio.decode(encoded(np.stack([pcm, SPEECH], axis=1) if wide else pcm, 16_000, "WAV", "FLOAT"), LIMITS)
+        audio.decode(sound_file(np.stack([pcm, SPEECH], axis=1) if wide else pcm, 16_000, "WAV", "FLOAT"), LIMITS)
 
 
 # Lengths
@@ -240,13 +233,13 @@ def test_what_is_no_speech_is_not_taken_for_it(kind: str, level: float) -> None:
 @pytest.mark.parametrize("kind", ["WAV", "RF64", "W64", "AIFF", "AU", "CAF", "FLAC", "OGG"])
 @pytest.mark.parametrize("part", [0.3, 0.9])
 def test_a_file_that_was_cut_is_refused(kind: str, part: float) -> None:
-    whole = encoded(SPEECH, 16_000, kind)
+    whole = sound_file(SPEECH, 16_000, kind)
     with pytest.raises(UndecodableSampleError):
         audio.decode(whole[: int(part * len(whole))], LIMITS)
 
 
 def test_a_wav_whose_writer_did_not_know_the_length_is_read() -> None:
-    whole = bytearray(encoded(SPEECH, 16_000, "WAV", "PCM_16"))
+    whole = bytearray(sound_file(SPEECH, 16_000, "WAV", "PCM_16"))
     place = bytes(whole).index(b"data") + 4
     whole[place : place + 4] = struct.pack("<I", 0xFFFFFFFF)
     assert len(audio.decode(bytes(whole), LIMITS)[0]) == len(SPEECH)
@@ -256,8 +249,8 @@ def test_headers_that_claim_more_than_the_limit() -> None:
     short = Capture(limits=Limits(max_seconds=2.0))
     for kind in ("WAV", "FLAC", "OGG", "MP3", "AIFF"):
         with pytest.raises(SampleTooLargeError, match="may last 2 s"):
-            audio.decode(encoded(SPEECH, 16_000, kind), short.limits)
-    lying = bytearray(encoded(SPEECH, 16_000, "WAV", "PCM_16"))
+            audio.decode(sound_file(SPEECH, 16_000, kind), short.limits)
+    lying = bytearray(sound_file(SPEECH, 16_000, "WAV", "PCM_16"))
     lying[24:28] = struct.pack("<I", 4_000)  # a quarter of the rate: four times as long
     with pytest.raises(SampleTooLargeError):
         audio.decode(bytes(lying), Limits(max_seconds=10.0))
@@ -286,7 +279,7 @@ def test_damaged_files_are_errors_and_never_crashes(kind: str, places: list[floa
 
 
 _SHORT = {
-    kind: encoded(SPEECH[:4000], 16_000, kind)
+    kind: sound_file(SPEECH[:4000], 16_000, kind)
     for kind in ("WAV", "FLAC", "OGG", "MP3", "AIFF", "AU", "CAF", "W64", "NIST", "VOC")
 }
 
@@ -313,7 +306,7 @@ def test_what_is_no_sound_file() -> None:
 def test_the_same_recording_a_thousand_times_and_another_one() -> None:
     # speechbrain #1026: the same pair drifted; #2294: the same result whatever the input.
     first = features(SPEECH)
-    data = encoded(SPEECH[:16_000], 16_000, "FLAC")
+    data = sound_file(SPEECH[:16_000], 16_000, "FLAC")
     short = VOICE.prepare(data, graphs()).features
     assert all(np.array_equal(VOICE.prepare(data, graphs()).features, short) for _ in range(200))
     assert not np.array_equal(first, features(synthetic_voice.utterance(3.0, speaker=2)))

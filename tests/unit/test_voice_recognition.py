@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import functools
-import io
 from collections import defaultdict
 
 import numpy as np
@@ -14,6 +13,7 @@ import soxr
 
 import uvsdk
 from tests import real_data
+from tests.builders import sound_file
 from uvsdk.bundle import Bundle
 from uvsdk.bundle.inference import embed
 from uvsdk.errors import LowQualityError, WeightsNotFoundError
@@ -96,9 +96,8 @@ def test_the_container_changes_no_bit() -> None:
     clip = np.round(next(iter(recordings().values()))[0] * 32767).astype(np.int16)
     reference = embedding(clip)
     for kind, subtype in (("WAV", "PCM_16"), ("FLAC", "PCM_16"), ("AIFF", "PCM_16"), ("WAV", "PCM_24"), ("CAF", None)):
-        file = io.BytesIO()
-        soundfile.write(file, clip, 16_000, format=kind, subtype=subtype)
-        assert np.array_equal(embed(file.getvalue(), bundle(), capture=OFF).embedding, reference), kind
+        file = sound_file(clip, 16_000, kind, subtype)
+        assert np.array_equal(embed(file, bundle(), capture=OFF).embedding, reference), kind
     assert np.array_equal(embedding(np.stack([clip, np.zeros_like(clip)], axis=1)), reference)
 
 

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from PIL import Image
 
 import uvsdk
+from tests.builders import open_store
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.bundle.frozen import FrozenPart, FrozenViews
@@ -37,7 +38,6 @@ from uvsdk.training.participation import TrainingJob
 from uvsdk_device import EncryptedStore
 from uvsdk_device.deployment import Deployment
 from uvsdk_device.frozen_views import frozen_views
-from uvsdk_device.wrapping import ScryptCost
 
 USER, SAMPLES = "benchmark", 5
 STEPS, BATCH = 4, 8
@@ -92,7 +92,7 @@ def _measure(backbone: str, part: str, samples: Sequence[Sample], repeats: int) 
     )
     deployment, trainer = _deployment(config, bundle), LocalTrainer()
     with tempfile.TemporaryDirectory() as folder:
-        store = EncryptedStore.open(Path(folder) / "store", passphrase="p", cost=ScryptCost(n=1 << 12, r=8, p=1))
+        store = open_store(Path(folder) / "store")
         started = time.process_time()
         uvsdk.enroll(USER, list(samples), model=bundle, store=store, capture=Capture(quality="off"))
         enrol_s = time.process_time() - started

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import base64
 import csv
-import io
 import os
 import tempfile
 import threading
@@ -21,8 +20,8 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-from PIL import Image
 
+from tests.builders import page
 from tests.integration.harness import CONFIG, KillableServer, SyntheticDevice
 from uvsdk.bundle import Bundle, shipped
 from uvsdk.bundle.inference import embed
@@ -123,9 +122,7 @@ def _together(threads: Sequence[threading.Thread]) -> None:
 def _page() -> bytes:
     from sklearn.datasets import load_digits
 
-    png = io.BytesIO()
-    Image.fromarray((255 - load_digits().images[3] / 16 * 255).astype(np.uint8)).save(png, format="PNG")
-    return png.getvalue()
+    return page(load_digits().images[3])
 
 
 if __name__ == "__main__":

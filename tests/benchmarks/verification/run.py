@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import tarfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ import numpy as np
 import soundfile
 
 import uvsdk
+from tests.builders import sound_file
 from uvsdk.bundle import Bundle
 from uvsdk.scoring import Threshold
 from uvsdk.templates.storage import MemoryStore
@@ -109,10 +109,8 @@ def _voice(folder: Path) -> list[bytes]:
             if float(row["seconds"]) < CLIP_S:
                 continue
             pcm, rate = soundfile.read(folder / row["path"], dtype="int16")
-            clip = io.BytesIO()
-            soundfile.write(clip, pcm[: int(CLIP_S * rate)], rate, format="FLAC")
             found = by_speaker.setdefault(row["speaker"], [])
-            found.append(clip.getvalue())
+            found.append(sound_file(pcm[: int(CLIP_S * rate)], rate, "FLAC"))
             if len(found) == ENROLMENT_SAMPLES + 1:
                 return found
     raise SystemExit(f"no speaker of {folder} has {ENROLMENT_SAMPLES + 1} recordings of {CLIP_S:g} s")
