@@ -62,6 +62,7 @@ class Run:
     checks: tuple[Check, ...]
     seconds: float
     command: str
+    seed: int
 
     def summaries(self) -> list[Summary]:
         """Values with intervals, a row each."""
@@ -111,6 +112,7 @@ def _fnmr_at_one_percent(curve: Curve) -> float | None:
 def _record(run: Run, summaries: Sequence[Summary]) -> dict[str, object]:
     return {
         "people": len(run.people.people),
+        "seed": run.seed,
         "seconds": round(run.seconds, 1),
         "source": run.people.source,
         "backbone": run.backbone,

@@ -118,7 +118,7 @@ def main() -> int:
     extra = [f"--{name} {value}" for name in ("rounds", "backbone") if (value := getattr(arguments, name))]
     if extra:
         command += f" DEMO_ARGUMENTS={shlex.quote(' '.join(extra))}"
-    run = Run(crowd_data, backbone, tuple(rows), cosines, tuple(checks), time.monotonic() - start, command)
+    run = Run(crowd_data, backbone, tuple(rows), cosines, tuple(checks), time.monotonic() - start, command, SEED)
     summaries = run.summaries()
     write(run, summaries, output)
     console.print(terminal_table(run, summaries))

@@ -1,13 +1,13 @@
-"""The README tells the truth: its code runs, its table is the one the payload modules give, its files exist.
-
-``python -m tests.architecture.test_readme`` writes the table anew.
-"""
+"""The README and the documents tell the truth: their code runs, their commands are ones that there are."""
 
 from __future__ import annotations
 
+import argparse
 import io
 import re
+import shlex
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,23 +17,20 @@ from PIL import Image
 from tests import real_data
 from uvsdk import cli
 from uvsdk.errors import WeightsError
-from uvsdk.federation import disclosure
 from uvsdk.training import weights
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-_TABLE = re.compile(r"(<!-- disclosure -->\n).*?(<!-- /disclosure -->)", re.DOTALL)
+VERIFICATION = ROOT / "docs" / "verification.md"
+DOCUMENTS = (README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md")
+_BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_SPAN = re.compile(r"`([^`]+)`")
 
 
-def with_current_table(text: str) -> str:
-    """``text`` with the table between its marks made anew."""
-    return _TABLE.sub(lambda found: f"{found[1]}{disclosure.table()}\n{found[2]}", text)
-
-
-def test_the_table_of_what_leaves_the_device_is_current() -> None:
+def test_the_readme_is_three_screens() -> None:
     text = README.read_text(encoding="utf-8")
-    assert _TABLE.search(text)
-    assert text == with_current_table(text), "run: python -m tests.architecture.test_readme"
+    assert len(text.splitlines()) <= 150
+    assert len(text.encode()) < 9000
 
 
 def test_the_code_runs_and_prints_what_a_reader_expects() -> None:
@@ -48,21 +45,21 @@ def test_the_code_runs_and_prints_what_a_reader_expects() -> None:
 
 
 def blocks(kind: str) -> list[str]:
-    return re.findall(rf"```python {kind}\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(rf"```python {kind}\n(.*?)```", VERIFICATION.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def run_block(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Run the README's code of one modality in ``folder``, which holds the files it names; what it printed."""
+    """Run the code of one modality in ``folder``, which holds the files it names; what it printed."""
     (block,) = blocks(kind)
     monkeypatch.chdir(folder)
     printed: list[str] = []
     scope: dict[str, object] = {"print": lambda *words: printed.append(" ".join(map(str, words)))}
-    exec(compile(block, f"README.md, {kind}", "exec"), scope)
+    exec(compile(block, f"verification.md, {kind}", "exec"), scope)
     return printed
 
 
 def exported(folder: Path, backbone: str, name: str, *needed: str) -> None:
-    """The bundle that the README's command makes; skips where the weights are not at hand."""
+    """The bundle that the documented command makes; skips where the weights are not at hand."""
     pytest.importorskip("torch", reason="making a bundle needs the train extra")
     for file in needed:
         try:
@@ -108,10 +105,44 @@ def test_the_ten_lines_for_faces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert decided.split()[0] == expected
 
 
-def test_files_it_links_to_exist() -> None:
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", README.read_text(encoding="utf-8"))
-    assert [link for link in links if not (ROOT / link).exists()] == []
+def command_lines(document: Path) -> list[str]:
+    """The lines of blocks that are typed as they stand, those of our own commands."""
+    shown = "".join(text for kind, text in _BLOCK.findall(document.read_text(encoding="utf-8")) if not kind)
+    return [line for line in shown.replace("\\\n", " ").splitlines() if line.startswith(("uvsdk ", "make "))]
 
 
-if __name__ == "__main__":
-    README.write_text(with_current_table(README.read_text(encoding="utf-8")), encoding="utf-8")
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A command's parser and those of its actions."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from parsers(below)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_that_are_shown_are_understood(document: Path) -> None:
+    """What a reader copies is parsed by the very command; it ends with status 2 where it is not understood."""
+    pytest.importorskip("fastapi", reason="some commands are the server's")
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for line in command_lines(document):
+        program, *arguments = shlex.split(line, comments=True)
+        if program == "make":
+            assert arguments[0] in targets, line
+        elif "[" not in line:  # else it is a synopsis
+            cli._parsed(arguments)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_that_are_mentioned_exist(document: Path) -> None:
+    pytest.importorskip("fastapi", reason="some commands are the server's")
+    commands = {command.name: command for command in cli.commands()}
+    for span in _SPAN.findall(_BLOCK.sub("", document.read_text(encoding="utf-8"))):
+        program, *words = span.split()
+        if program != "uvsdk" or not words:
+            continue
+        assert words[0] in commands, span
+        parser = argparse.ArgumentParser()
+        commands[words[0]].configure(parser)
+        options = {option for below in parsers(parser) for option in below._option_string_actions}
+        assert {word.split("=")[0].rstrip(":,.") for word in words if word.startswith("--")} <= options, span

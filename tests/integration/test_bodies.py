@@ -159,7 +159,7 @@ def test_what_is_json_and_not_asked_for_is_refused(server: RunningServer, agent_
 
 
 BLOCK = r"^```[^\n]*\n(.*?)^```"
-README = Path(__file__).resolve().parents[2] / "README.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "integration.md"
 
 
 def form(*parts: tuple[str, str, bytes], boundary: str = "xyz") -> bytes:
@@ -204,11 +204,11 @@ def test_what_is_no_form_is_malformed(server: RunningServer, agent_url: str, nam
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_readmes_curl_decides_alike_on_server_and_agent(
+def test_the_documented_curl_decides_alike_on_server_and_agent(
     server: RunningServer, agent_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file of some MB, which no command line holds; nothing of it is written outside the process."""
-    block = next(text for text in re.findall(BLOCK, README.read_text(), re.DOTALL | re.MULTILINE) if "curl" in text)
+    block = next(text for text in re.findall(BLOCK, DOCUMENT.read_text(), re.DOTALL | re.MULTILINE) if "curl" in text)
     (device,) = devices_of(server, 1)
     bundle = shipped()
     (tmp_path / "probe.wav").write_bytes(picture(0))

@@ -8,7 +8,7 @@ from uvsdk.cli import Command
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--table", action="store_true", help="print the Markdown table of the README")
+    parser.add_argument("--table", action="store_true", help="print the Markdown tables of docs/privacy.md")
 
 
 def _run(arguments: argparse.Namespace) -> int:

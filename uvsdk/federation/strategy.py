@@ -68,7 +68,7 @@ class Contribution(Generic[Payload]):
 
 @dataclass(frozen=True, slots=True)
 class Disclosure:
-    """One row of the README's table of what leaves the device."""
+    """One row of the tables of ``docs/privacy.md``: what leaves the device."""
 
     sends: tuple[str, ...]
     receives: tuple[str, ...]

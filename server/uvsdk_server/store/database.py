@@ -106,7 +106,7 @@ class Database:
     async def purge(self) -> bool:
         """Empty SQLite's write-ahead log, which holds former pages; false where somebody still reads them.
 
-        Pages themselves are overwritten on delete. PostgreSQL's log is the operator's (README).
+        Pages themselves are overwritten on delete. PostgreSQL's log is the operator's (``docs/operations.md``).
         """
         if not self._sqlite:
             return True
