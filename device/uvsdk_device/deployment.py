@@ -2,7 +2,7 @@
 
 A device agrees to a deployment once: to its name, to the digest of its training configuration and to the key
 the server signs with. A server that later asks for something else is refused, because a changed configuration
-could make a device reveal more than its owner approved (SPEC, Appendix A).
+could make a device reveal more than its owner approved (SPEC Appendix A).
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def read_header(values: Object, signing_key: Ed25519PublicKey, *, now: float) ->
 
 
 def check_header(header: RoundHeader, member: Membership) -> None:
-    """Refuse a round that is not what the owner of this device agreed to (SPEC, Appendix A).
+    """Refuse a round that is not what the owner of this device agreed to (SPEC Appendix A).
 
     Raises:
         UnapprovedConfigError: another deployment, algorithm or configuration, or a cohort below the quorum, whose

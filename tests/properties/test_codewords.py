@@ -1,4 +1,4 @@
-"""FedUV's codes and the attack on their secrecy (SPEC 6.1, 6.6 and item 9 of 13), on random instances."""
+"""FedUV's codes and the attack on their secrecy (SPEC 6.1, 6.6, 13.9), on random instances."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What holds many local steps together, whatever the method: SCAFFOLD, FedProx, the server's schedule (SPEC 1.3-4).
+"""What holds many local steps together, whatever the method: SCAFFOLD, FedProx, the server's schedule (SPEC 1.3-1.4).
 
 The clients of the first part are quadratics, f_i(x) = sum over coordinates of a_i (x - b_i)^2 / 2, whose optimum is
 known: x = sum a_i b_i / sum a_i. They take their shift from, and leave their variate to, the very code that a device

@@ -39,7 +39,7 @@ def chord(cosines: Float64) -> Float64:
     return np.sqrt(np.maximum(0.0, 2.0 - 2.0 * cosines))
 
 
-# Proposition 1: error rate against mean distance to the own vector (eps) and least distance of two vectors (rho).
+# S0 Prop 1: error rate against mean distance to the own vector (eps) and least distance of two vectors (rho).
 
 
 @pytest.mark.parametrize("distance", ["chord", "angle"])

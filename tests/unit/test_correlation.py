@@ -102,7 +102,7 @@ def test_counts_are_those_of_the_dense_incidence(held: list[list[int]]) -> None:
     pairs = np.zeros_like(both)
     pairs[counts.rows, counts.columns] = counts.together
     np.testing.assert_array_equal(pairs, np.triu(both, 1))
-    # Eq 9 as it is printed: instances with u and without v.
+    # S2 Eq 9 as it is printed: instances with u and without v.
     printed = np.array([[int((u & ~v & 1).sum()) for v in present] for u in present]) / max(counts.instances, 1)
     np.fill_diagonal(printed, 0.0)
     sigma = correlation.sigma(counts)

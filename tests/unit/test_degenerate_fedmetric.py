@@ -1,4 +1,4 @@
-"""The FedMetric column of the degenerate-case matrix (SPEC 8 and 4.6), a test for each cell.
+"""The FedMetric column of the degenerate-case matrix (SPEC 8, 4.6), a test for each cell.
 
 The contract of every cell: a defined result or a typed error, no NaN, and an unchanged state on abort.
 """

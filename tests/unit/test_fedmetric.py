@@ -82,7 +82,7 @@ def test_the_paper_loss_by_hand() -> None:
     # 1.41421, slack 0 and 0.08579, squared 0.00736. Sum over j, mean over the batch: (0.04 + 0.04736) / 2 = 0.04368.
     local = plane([0.6, 0.0], [[1, 1], [-1, 0]], [1.2, 1.5])
     assert float(loss(EAST_NORTH, local, PAPER)) == pytest.approx(0.78310 + 0.3 * 0.04368, abs=1e-5)
-    # Algorithm 1 prints the hinge without the square: (0.2 + 0.28579) / 2 = 0.24289.
+    # S3 Alg 1 prints the hinge without the square: (0.2 + 0.28579) / 2 = 0.24289.
     hinge = replace(PAPER, negative_loss="hinge")
     assert float(loss(EAST_NORTH, local, hinge)) == pytest.approx(0.78310 + 0.3 * 0.24289, abs=1e-5)
     mean = replace(PAPER, negative_reduction="mean")

@@ -17,8 +17,8 @@ def precision_at_k(scores: Float, relevant: Bool, k: int) -> float:
     """P@k: share of the k best classes that are relevant, mean over samples.
 
     The denominator is k even where fewer classes are relevant, and equal scores rank by ascending class id: P@1 of a
-    collapsed model is then the frequency of class 0, so look at :func:`expected_precision_at_k` beside it. Yu et
-    al. 2020 (FedAwS), section 6.
+    collapsed model is then the frequency of class 0, so look at :func:`expected_precision_at_k` beside it
+    (S0 section 6).
 
     Args:
         scores: (n, C), higher is better.
@@ -80,7 +80,7 @@ def mean_average_precision(scores: Float, relevant: Bool) -> float:
 def mean_auroc(scores: Float, labels: Int64) -> float:
     """Mean over classes of the AUROC of column k between the samples of class k and all others.
 
-    Kim et al. (FedMetric), Table 2, with score = -distance. Classes with no sample, or with all of them, are left out.
+    S3 Table 2, with score = -distance. Classes with no sample, or with all of them, are left out.
 
     Args:
         scores: (n, C), higher is better.
@@ -109,7 +109,7 @@ def map_at_r(
 ) -> float:
     """MAP@R: mean over queries of (1 / R) sum over i <= R of P(i) rel(i).
 
-    R = 10 for every query follows FedSS (Eq 9), so a query with fewer than R relevant references cannot reach 1;
+    R = 10 for every query follows FedSS (S4 Eq 9), so a query with fewer than R relevant references cannot reach 1;
     ``r="class"`` takes R = the number of references of the query's class (Musgrave et al. 2020). Equal similarities
     rank by ascending reference index; queries whose class has no reference are left out.
 

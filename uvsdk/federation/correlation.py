@@ -8,9 +8,9 @@ without seeing a sample,
 Only the pairs with N_uv > 0 are kept: everything else follows from N_u alone, and S2's negative pairs are never made.
 With off-diagonal u, v:
 
-* sigma_uv = (N_u - N_uv) / n_all, the share of instances with u and without v (Eq 9); asymmetric;
-* gamma_uv = sigma_uv / sum over v' of sigma_uv' (Eq 10); rows sum to 1, or are 0;
-* pi_uv = N_uv / n_all (Eq 12); symmetric.
+* sigma_uv = (N_u - N_uv) / n_all, the share of instances with u and without v (S2 Eq 9); asymmetric;
+* gamma_uv = sigma_uv / sum over v' of sigma_uv' (S2 Eq 10); rows sum to 1, or are 0;
+* pi_uv = N_uv / n_all (S2 Eq 12); symmetric.
 
 sigma and gamma have one form: a number for each row, less a sparse correction. Two users whose admissions link them
 as one person count as one label: an instance of either is an instance of both, so sigma is 0 between them.

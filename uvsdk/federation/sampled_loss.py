@@ -138,8 +138,8 @@ def logits(embeddings: Tensor, local: LocalColumns, settings: SampledSettings) -
 def loss(embeddings: Tensor, classes: Tensor, local: LocalColumns, settings: SampledSettings) -> Tensor:
     """Mean over the batch of -o'_t + log sum_j exp o'_j (S4 Eq 5), a scalar of at least 0.
 
-    j runs over the columns of S; under ``negatives`` not over the device's other classes (Eq 7), under ``positives``
-    over the own ones only (Eq 8), which is 0, and teaches nothing, on a device of one class.
+    j runs over the columns of S; under ``negatives`` not over the device's other classes (S4 Eq 7), under ``positives``
+    over the own ones only (S4 Eq 8), which is 0, and teaches nothing, on a device of one class.
     """
     values = logits(embeddings, local, settings)
     target = local.own[classes]

@@ -3,9 +3,9 @@
 With D_cy = 1 - w_c . w_y, the regulariser sums over **ordered** pairs (c, y), c in the anchors, y != c in the
 candidates, so a mutual pair counts twice:
 
-* ``hinge`` (FedAwS Eq 7): a_cy max(0, nu - D_cy)^2 over all pairs, with a fixed margin nu;
-* ``topk_neg_sq`` (Eq 8, literal): -a_cy D_cy^2 over the k nearest candidates of each anchor;
-* ``topk_hinge`` (the adaptive margin that section 4.2 describes in words): a_cy max(0, nu_c - D_cy)^2 over the k
+* ``hinge`` (S0 Eq 7): a_cy max(0, nu - D_cy)^2 over all pairs, with a fixed margin nu;
+* ``topk_neg_sq`` (S0 Eq 8, literal): -a_cy D_cy^2 over the k nearest candidates of each anchor;
+* ``topk_hinge`` (the adaptive margin that S0 section 4.2 describes in words): a_cy max(0, nu_c - D_cy)^2 over the k
   nearest, nu_c being the distance of the (k+1)-th, held constant.
 
 For all three the Euclidean gradient is G = 2 (A + A^T) W. A step moves each row along the tangent part of -G and

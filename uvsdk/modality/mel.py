@@ -8,7 +8,7 @@ import numpy as np
 
 from uvsdk.arrays import Float32, Float64
 
-# Slaney's Auditory Toolbox (1998): linear below 1 kHz, 15 mels; then logarithmic, 27 steps per factor 6.4.
+# Slaney (1998), Auditory Toolbox: linear below 1 kHz, 15 mels; then logarithmic, 27 steps per factor 6.4.
 _LINEAR_HZ_PER_MEL = 200.0 / 3
 _BREAK_HZ = 1000.0
 _BREAK_MEL = _BREAK_HZ / _LINEAR_HZ_PER_MEL

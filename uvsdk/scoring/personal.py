@@ -15,7 +15,7 @@ from uvsdk.scoring.conditions import UNKNOWN, Conditions, together
 from uvsdk.scoring.threshold import Threshold
 
 GENUINE_RATE: Final = 0.95
-"""q of SPEC 6.4, as Appendix B sets it."""
+"""q of SPEC 6.4, by SPEC Appendix B."""
 
 GENUINE_SAMPLES: Final = 20
 """Below 1 / (1 - q) samples no quantile can be read: the lowest of n scores would refuse one genuine probe in n + 1."""

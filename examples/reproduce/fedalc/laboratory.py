@@ -106,8 +106,8 @@ def _unit(rows: Scores) -> Scores:
 
 
 def _label_embedding(labels: Scores, rng: np.random.Generator, steps: int = 20, rate: float = 0.5) -> Scores:
-    """Z, (n, DIMENSION): singular value projection (SLEEC Algorithm 3) on the entries of Y Y^T between instances and
-    their nearest by labels."""
+    """Z, (n, DIMENSION): singular value projection (Bhatia et al. 2015, Alg 3) on the entries of Y Y^T between
+    instances and their nearest by labels."""
     sets = _unit(labels)
     likeness = sets @ sets.T
     np.fill_diagonal(likeness, 1.0)

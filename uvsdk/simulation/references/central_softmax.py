@@ -31,7 +31,7 @@ class Settings:
         learning_rate: of Adam, for trunk and rows.
         warmup_steps: steps over which it rises linearly from 0.
         cooldown_steps: last steps over which it falls linearly to 0.
-        scale: of the cosine logits; 20 as in FedSS (Zhang et al., A.2).
+        scale: of the cosine logits; 20 as in FedSS (S4 A.2).
         weight_decay: of AdamW on the trunk; 0 is Adam.
         seed: of rows, batches, views and dropout.
     """

@@ -1,10 +1,10 @@
 """The other end from pooling: every device for itself, one-class classification by Deep SVDD (Ruff et al. 2018).
 
 l = mean over the batch of |z - c|^2, where c is the mean of the embeddings before training and stays fixed (Ruff et
-al. Eq 4; S3 Eq 1 quotes it). Embeddings are not normalised: on the sphere the distance is bounded and the objective
-another. A constant would minimise l, so the network must not be able to make one: no biases, no bounded activations
-(Ruff et al. Propositions 2 and 3). Nothing is shared and nothing pretrained; the authors start from an autoencoder.
-Needs torch.
+al. 2018, Eq 4; S3 Eq 1 quotes it). Embeddings are not normalised: on the sphere the distance is bounded and the
+objective another. A constant would minimise l, so the network must not be able to make one: no biases, no bounded
+activations (Ruff et al. 2018, Prop 2 and 3). Nothing is shared and nothing pretrained; the authors start from an
+autoencoder. Needs torch.
 """
 
 from __future__ import annotations

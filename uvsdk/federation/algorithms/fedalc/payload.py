@@ -23,11 +23,11 @@ class Settings:
         margin_positive: tau_p of the positive hinge, 0.9 (S2 Eq 14); 1 keeps it always active.
         vector_rate: learning rate of the own class vector as a multiple of the trunk's; 0 freezes it on the device.
         initialisation: ``centred_client_means``, ``client_means`` or ``random``.
-        weights: ``sigma`` (S2 Eq 8), ``gamma`` (Eq 10), or ``eq11``: sigma over the k nearest classes (Eq 11).
+        weights: ``sigma`` (S2 Eq 8), ``gamma`` (S2 Eq 10), or ``eq11``: sigma over the k nearest classes (S2 Eq 11).
         unit_mean: scale the weights to mean 1, so that ``step`` means what it means in FedAwS. The paper does not:
             then sigma is of the order of 1/C, and gamma of 1/(C - 1).
         adaptive_margin: under ``eq11``, nu_u is the distance of the (k+1)-th neighbour, the margin that S2 describes;
-            ``False`` keeps the fixed nu that its Eq 11 prints.
+            ``False`` keeps the fixed nu of S2 Eq 11 as printed.
         step: lambda x eta_s of one step.
         spread_steps: steps in a round.
         margin: nu as a cosine distance; 0 takes 1.1 for up to 10 classes, 1.0 to 100, 0.8 above.
@@ -37,7 +37,7 @@ class Settings:
         instances: what devices hash to tell common samples: ``content``, ``embedding`` or ``off``.
         smallest_shared: fewest common samples for which a pair counts as correlated (SPEC 3.6); 1 counts every pair.
         instance_weighted: where no pair is correlated, sigma_uv is n_u / n. ``False`` makes the step that of FedAwS;
-            ``True`` keeps these weights, with which Prop 2 is exact for unbalanced data (SPEC 3.5).
+            ``True`` keeps these weights, with which S0 Prop 2 is exact for unbalanced data (SPEC 3.5).
     """
 
     margin_positive: float = 0.9
@@ -93,7 +93,7 @@ class Settings:
             neighbours=self.neighbours or None,
             max_angle_radians=self.max_angle_radians,
         )
-        # From the first class on, "hinge" then looks at the k nearest only: Eq 11 as printed.
+        # From the first class on, "hinge" then looks at the k nearest only: S2 Eq 11 as printed.
         literal = nearest and not self.adaptive_margin
         return replace(options, exact_limit=0) if literal else options
 

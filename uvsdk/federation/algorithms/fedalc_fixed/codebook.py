@@ -31,7 +31,7 @@ class InseparableWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Eq 12 for given label sets.
+    """S2 Eq 12 for given label sets.
 
     Args:
         push: beta's part: how pairs are spread.
@@ -66,7 +66,7 @@ class Objective:
 
 
 def objective(counts: Correlation, settings: Settings) -> Objective:
-    """Eq 12 with ``counts`` and ``settings``; without any instance every pair is pushed alike, as in FedAwS."""
+    """S2 Eq 12 with ``counts`` and ``settings``; without any instance every pair is pushed alike, as in FedAwS."""
     push = Spreadout(step_size=settings.step, margin=settings.margin or None, exact_limit=np.iinfo(np.int32).max)
     count = len(counts.positives)
     if counts.instances == 0:

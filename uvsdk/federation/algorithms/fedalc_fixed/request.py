@@ -1,4 +1,4 @@
-"""Before a round a device says whether it has its class vector, so that this is sent once (S2 Algorithm 2).
+"""Before a round a device says whether it has its class vector, so that this is sent once (S2 Alg 2).
 
 The server could guess from who took part before, but a user may have several devices, and a device can be set up anew.
 """

@@ -70,7 +70,7 @@ class Settings:
 
     @classmethod
     def paper(cls) -> Settings:
-        """The settings printed in the paper: Eq 8 as it stands, k = 100, lambda = 10 at eta = 0.1 (S0 Table 4)."""
+        """As printed: the literal regulariser, k = 100, lambda = 10 at eta = 0.1 (S0 Eq 8, Table 4)."""
         return cls(initialisation="random", mode="topk_neg_sq", step=1.0, neighbours=100)
 
     def spreadout(self) -> Spreadout:

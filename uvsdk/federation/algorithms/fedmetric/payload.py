@@ -54,7 +54,7 @@ class Settings:
         sharing: ``proxy``; ``none`` for positives only; ``true`` for the centres themselves, which are templates: a
             yardstick for laboratories that a server runs only where its operator names it.
         negative_weight: lambda (S3 Eq 4), of the push on embeddings.
-        negative_loss: ``squared`` hinge (S3 Eq 6), or ``hinge`` as Algorithm 1 prints it.
+        negative_loss: ``squared`` hinge (S3 Eq 6), or ``hinge`` as S3 Alg 1 prints it.
         negative_reduction: of the push on embeddings, over the proxies that a device has: ``sum`` (S3 Eq 6), or
             ``mean``, by which lambda means the same among 10 people and among 10,000.
         positive_loss: ``squared``, the mean of max(0, d - pull_radius)^2, or ``linear``, without the square; S3 Eq 5
@@ -62,7 +62,7 @@ class Settings:
         pull_radius: embeddings nearer to the centre than this are not pulled any further. The default is the distance
             of unit vectors with the cosine 0.9, tau_p of the other methods.
         centre: ``trained``, a unit vector that stays on the device, follows the embeddings and is pushed like them;
-            ``fixed``, the mean of the embeddings before the local steps (S3 Algorithm 1); or ``batch``, the mean of
+            ``fixed``, the mean of the embeddings before the local steps (S3 Alg 1); or ``batch``, the mean of
             the batch (S3 section 3.1). The last two are constants to the gradient.
         initialisation: a trained centre starts ``apart``, as the mean embedding less the mean of what others published
             (from the mean itself all would start in one place), or as a secret ``random`` direction. Apart is better

@@ -20,7 +20,7 @@ class Settings:
     """Settings of FedSS; the defaults are the product's, :meth:`paper` gives the paper's.
 
     Args:
-        loss: ``sampled`` (S4 Eq 5), ``negatives`` (NegOnly, Eq 7), ``positives`` (PosOnly, Eq 8) or ``full``, the
+        loss: ``sampled`` (S4 Eq 5), ``negatives`` (NegOnly, S4 Eq 7), ``positives`` (PosOnly, S4 Eq 8) or ``full``, the
             same loss with every class of the label space asked for.
         correction: ``ht`` takes the negatives' inclusion probability off their logits (SPEC 5.2), ``none`` does not.
         aggregation: ``zero_fill`` divides a column's changes by the weight of all devices of the round, ``holders`` by

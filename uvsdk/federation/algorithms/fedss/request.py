@@ -1,4 +1,4 @@
-"""How a device of FedSS chooses the classes it trains against (S4 §3.1, SPEC 5.5)."""
+"""How a device of FedSS chooses the classes it trains against (S4 section 3.3; SPEC 5.5)."""
 
 from __future__ import annotations
 
