@@ -6,11 +6,14 @@ tests, examples and documents are searched as they stand, comments and docstring
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from uvsdk.federation import algorithms
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECIFICATION = (ROOT / "docs/specification.md").read_text(encoding="utf-8")
@@ -41,6 +44,9 @@ _PLACE_OF_ANOTHER = re.compile(rf"\b{_NAME} et al\. \d{{4}}, (?:{_PLACE})")
 _STANDARD = re.compile(
     r"\b(RFC \d+|NIST SP \d+-\w+(?:-\d)?|FIPS \d+(?:-\d)?|ISO/IEC \d+(?:-\d+)?|ITU-[TR] [A-Z]+\.\d+|IEEE \d+|"
     r"EBU Tech \d+|OWASP ASVS \d)(?::(\d{4}))?"
+)
+_OPENING = re.compile(
+    r".+\.\n\n(?P<title>.+)\n  (?P<authors>.+)\. (?P<venue>.+ \d{4}) \((?P<key>[^)]+)\)\.\n  (?P<address>https://\S+)\n"
 )
 _ADDRESS = re.compile(r"https?://(?:arxiv\.org/abs|doi\.org|www\.rfc-editor\.org/rfc)/[^\s)>\"'|;]+")
 
@@ -226,6 +232,18 @@ def test_every_address_of_a_paper_or_standard_is_the_listed_one() -> None:
     found = {(name, address.rstrip(".,")) for name, text in TEXTS.items() for address in _ADDRESS.findall(text)}
     known = {address.rstrip(".,") for address in _ADDRESS.findall(REFERENCES)}
     assert sorted((name, address) for name, address in found if address not in known) == []
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_an_algorithm_opens_with_its_paper(name: str) -> None:
+    """Title, authors, venue, year, key and address, as the references have them; or that there is no paper."""
+    text = importlib.import_module(f"uvsdk.federation.algorithms.{name}").__doc__ or ""
+    opening = _OPENING.match(text)
+    assert opening or "Not from a paper." in text, f"{name}/__init__.py opens with its paper, or: Not from a paper."
+    if opening:
+        entry = unwrapped(REFERENCES.split(f"\n### {opening['key']}\n")[1].split("\n### ")[0])
+        assert f" {opening['title']}. {opening['authors']}. {opening['venue']}" in entry
+        assert f" {opening['address']} " in entry
 
 
 @pytest.mark.parametrize(

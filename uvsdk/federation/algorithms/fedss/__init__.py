@@ -1,1 +1,6 @@
-"""FedSS: softmax over the own classes and a sample of others, chosen by the device (Waghmare et al. 2022; SPEC 5)."""
+"""FedSS: softmax over the own classes and a sample of others, chosen by the device (SPEC 5).
+
+Efficient Image Representation Learning with Federated Sampled Softmax
+  Sagar M. Waghmare, Hang Qi, Huizhong Chen, Mikhail Sirotenko, Tomer Meron. arXiv 2022 (S4).
+  https://arxiv.org/abs/2203.04888
+"""
