@@ -26,8 +26,8 @@ from uvsdk.enroll import enroll
 from uvsdk.federation.guards import check_unit_vector
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.modality import Limits
-from uvsdk.modality.detector import Detection
-from uvsdk.modality.face import choose
+from uvsdk.modality.face.chips import choose
+from uvsdk.modality.face.detector import Detection
 from uvsdk.presentation.challenge import Challenges
 from uvsdk.privacy.sealing import Binding, Envelope, seal
 from uvsdk.scoring import Calibration, Requirement, Threshold, assess

@@ -1,14 +1,20 @@
-"""The auxiliary graphs of a modality without a whole bundle around them; skips where the weights cannot be had."""
+"""A modality of a test, and the auxiliary graphs of one without a whole bundle around them.
+
+What needs weights skips where they cannot be had.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import ModuleType
 
 import pytest
 
+from uvsdk import modality
 from uvsdk.errors import WeightsError
-from uvsdk.modality import Preprocessing, Session
+from uvsdk.modality import Modality, Preprocessing, Session
 from uvsdk.system.execution import onnxruntime
 
 
@@ -33,6 +39,15 @@ def described(preprocessing: Preprocessing) -> ModalityGraphs:
 
 def loaded(modality: str, preprocessing: Preprocessing) -> ModalityGraphs:
     return ModalityGraphs(Description(preprocessing), _sessions(modality))
+
+
+def register(record: Modality, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if there were a folder for it, for the length of a test."""
+    package = ModuleType(f"uvsdk.modality.{record.name}")
+    package.MODALITY = record  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    there = tuple(sorted({*modality.names(), record.name}))
+    monkeypatch.setattr(modality, "names", lambda: there)
 
 
 @lru_cache

@@ -97,8 +97,8 @@ class VoiceStream:
         # Decoding libraries come with the first stream, not with `import uvsdk`.
         from uvsdk import modality
         from uvsdk.modality.contract import OpenedGraph
-        from uvsdk.modality.listening import Listener
-        from uvsdk.modality.voice import Framing
+        from uvsdk.modality.voice.frames import Framing
+        from uvsdk.modality.voice.listening import Listener
 
         self._bundle = open_bundle(model)
         if self._bundle.manifest.modality != "voice":
@@ -144,7 +144,7 @@ class VoiceStream:
             UndecodableSampleError: a chunk that is no sound, or of another kind than those before.
             SampleTooLargeError: longer than the limit; what was pushed before is kept.
         """
-        from uvsdk.modality import audio
+        from uvsdk.modality.voice import audio
 
         pcm = audio.as_rows(pcm)
         audio.check_rate(rate)

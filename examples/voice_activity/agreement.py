@@ -16,7 +16,8 @@ import soundfile
 
 from examples.voice_activity import silero, sounds
 from uvsdk.arrays import Bool, Float32
-from uvsdk.modality import audio, mel, vad, voice
+from uvsdk.modality.voice import audio, mel, vad
+from uvsdk.modality.voice.frames import louder
 from uvsdk.system.execution import onnxruntime
 
 # Silero's own thresholds for short utterances; the pupil's are the defaults of ``vad.detect``.
@@ -37,7 +38,7 @@ class Both:
 
     def voiced(self, pcm: Float32) -> tuple[Bool, Bool]:
         """What pupil and teacher take for speech, per 10 ms."""
-        pcm = voice.louder(pcm, audio.level_dbfs(pcm))
+        pcm = louder(pcm, audio.level_dbfs(pcm))
         power = mel.spectrogram(pcm, sample_rate=vad.SAMPLE_RATE, window=vad.WINDOW, hop=vad.FRAME, mels=vad.MELS)
         heard = silero.per_frame(silero.probabilities(pcm, self.teacher), len(power), vad.FRAME)
         return vad.detect(power, self.pupil).voiced, vad.hysteresis(heard, TEACHER_START, TEACHER_STOP)

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from examples.voice_activity import silero, sounds
 from uvsdk.arrays import Float32
-from uvsdk.modality import audio, mel, voice
+from uvsdk.modality.voice import audio, mel
+from uvsdk.modality.voice.frames import louder
 from uvsdk.training.graphs import serialise
 
 HOP, WINDOW, MELS = 160, 400, 40
@@ -119,7 +120,7 @@ def speech_example(pcm: Float32, teacher: object, rng: np.random.Generator) -> t
             position += size + int(rng.uniform(0.1, 1.5) * RATE_S)
     else:
         clip[: min(count, len(pcm))] = pcm[:count]
-    clip = voice.louder(clip, audio.level_dbfs(clip))
+    clip = louder(clip, audio.level_dbfs(clip))
     target = silero.per_frame(silero.probabilities(clip, teacher), CLIP_FRAMES, HOP)  # type: ignore[arg-type]
     if rng.random() < 0.3:
         clip = sounds.room(clip, rng)

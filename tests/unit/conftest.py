@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from uvsdk import modality
+from tests.modality_graphs import register
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
 from uvsdk.bundle.manifest import Manifest
@@ -82,7 +82,7 @@ def _identity_graph() -> bytes:
 def numbers(monkeypatch: pytest.MonkeyPatch) -> Numbers:
     """The modality, registered for the length of a test."""
     reader = Numbers()
-    monkeypatch.setitem(modality._MODALITIES, "numbers", reader)
+    register(reader, monkeypatch)
     return reader
 
 

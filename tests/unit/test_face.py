@@ -13,8 +13,9 @@ from PIL import Image
 from tests import modality_graphs, real_data
 from tests.builders import image_file
 from uvsdk.errors import BundleError, NoFaceError, SeveralFacesError, UndecodableSampleError
-from uvsdk.modality import Limits, alignment, detector, get, image
-from uvsdk.modality.face import choose
+from uvsdk.modality import Limits, get, image
+from uvsdk.modality.face import alignment, detector
+from uvsdk.modality.face.chips import choose
 
 FACE = get("face")
 ARCFACE = {"template": "arcface", "size": 112}

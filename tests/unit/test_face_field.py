@@ -24,8 +24,8 @@ from uvsdk.errors import (
     WeightsNotFoundError,
 )
 from uvsdk.modality import Capture, Limits, image
-from uvsdk.modality.detector import Detection
-from uvsdk.modality.face import choose
+from uvsdk.modality.face.chips import choose
+from uvsdk.modality.face.detector import Detection
 from uvsdk.scoring import Threshold
 from uvsdk.templates.storage import MemoryStore
 

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from tests import real_data
 from uvsdk.errors import LowQualityError
-from uvsdk.modality import alignment, detector, face_quality
+from uvsdk.modality.face import alignment, detector, quality
 
 TEMPLATE = alignment.TEMPLATES["arcface"]
 
@@ -24,7 +24,7 @@ def seen(landmarks: np.ndarray | None = None, score: float = 0.93, width: float 
 
 
 def measured(chip: np.ndarray, face: detector.Detection | None = None) -> dict[str, float]:
-    return face_quality.measure(face or seen(), chip.astype(np.uint8), TEMPLATE)
+    return quality.measure(face or seen(), chip.astype(np.uint8), TEMPLATE)
 
 
 @pytest.fixture(scope="module", name="chips")
@@ -95,8 +95,8 @@ def test_a_chip_of_one_colour_is_measured_without_a_warning(level: int) -> None:
     assert found["occlusion"] == 1
     assert all(np.isfinite(value) for value in found.values())
     with pytest.raises(LowQualityError, match=r"sharpness 0, need at least 0\.15"):
-        face_quality.judge(found, "standard")
-    assert face_quality.judge(found, "off").advice
+        quality.judge(found, "standard")
+    assert quality.judge(found, "off").advice
 
 
 @given(seed=st.integers(0, 999), gain=st.floats(0.3, 1.0), side=st.sampled_from([112, 150, 160]))
@@ -105,8 +105,8 @@ def test_every_value_is_finite_and_within_its_range(seed: int, gain: float, side
     rng = np.random.default_rng(seed)
     chip = (rng.integers(0, 256, (side, side, 3)) * gain).astype(np.uint8)
     template = {112: "arcface", 150: "dlib", 160: "facenet"}[side]
-    found = face_quality.measure(seen(rng.normal(size=(5, 2)) * 30), chip, alignment.TEMPLATES[template])
-    assert set(found) == {item.name for item in face_quality.REQUIREMENTS}
+    found = quality.measure(seen(rng.normal(size=(5, 2)) * 30), chip, alignment.TEMPLATES[template])
+    assert set(found) == {item.name for item in quality.REQUIREMENTS}
     assert all(np.isfinite(value) for value in found.values())
     for name in ("sharpness", "brightness", "overexposed_fraction", "underexposed_fraction", "occlusion"):
         assert 0 <= found[name] <= 1
@@ -117,9 +117,9 @@ def test_real_photos_pass_the_standard(chips: list[np.ndarray]) -> None:
     strict = 0
     for chip in chips:
         found = measured(chip)
-        face_quality.judge(found, "standard")
+        quality.judge(found, "standard")
         try:
-            face_quality.judge(found, "strict")
+            quality.judge(found, "strict")
         except LowQualityError:
             strict += 1
     assert strict <= len(chips) // 20
@@ -148,11 +148,11 @@ WORSE = {
 @pytest.mark.parametrize("how", sorted(WORSE))
 def test_worse_photos_fail_strictly_and_say_why(how: str, chips: list[np.ndarray]) -> None:
     name, make = WORSE[how]
-    words = next(item.words for item in face_quality.REQUIREMENTS if item.name == name)
+    words = next(item.words for item in quality.REQUIREMENTS if item.name == name)
     refused = 0
     for chip in chips:
         try:
-            face_quality.judge(measured(np.asarray(make(chip))), "strict")
+            quality.judge(measured(np.asarray(make(chip))), "strict")
         except LowQualityError as error:
             refused += words in str(error)
     assert refused >= 0.95 * len(chips)
@@ -168,6 +168,6 @@ def test_what_only_the_face_tells() -> None:
         (seen(profile), "turn to the side"),
     ):
         found = measured(chip, face)
-        assert any(words in advice for advice in face_quality.judge(found, "standard").advice)
+        assert any(words in advice for advice in quality.judge(found, "standard").advice)
         with pytest.raises(LowQualityError, match=words):
-            face_quality.judge(found, "strict")
+            quality.judge(found, "strict")

@@ -9,7 +9,8 @@ from PIL import Image, ImageDraw
 from tests import modality_graphs
 from tests.builders import image_file
 from uvsdk.errors import BundleError, NoInkError, UndecodableSampleError
-from uvsdk.modality import get, handwriting
+from uvsdk.modality import get
+from uvsdk.modality.handwriting.ink import bounds
 
 WRITING = get("handwriting")
 EIGHT = {"size": 8}
@@ -139,4 +140,4 @@ def test_bounds_of_faint_smudges() -> None:
     ink = np.zeros((10, 10), np.float32)
     ink[0, 0] = 0.1
     ink[4:6, 4:8] = 1.0
-    assert handwriting.bounds(ink) == (slice(4, 6), slice(4, 8))
+    assert bounds(ink) == (slice(4, 6), slice(4, 8))

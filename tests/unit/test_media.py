@@ -21,8 +21,9 @@ from tests import synthetic_voice
 from tests.builders import image_file
 from tests.unit.test_recordings import chatter
 from uvsdk.errors import SampleError, SampleTooLargeError, UndecodableSampleError
-from uvsdk.modality import Limits, audio, image, media
+from uvsdk.modality import Limits, image
 from uvsdk.modality.image import _UPRIGHT
+from uvsdk.modality.voice import audio, media
 
 av = pytest.importorskip("av", reason="needs the extra media")
 pillow_heif = pytest.importorskip("pillow_heif", reason="needs the extra media")
@@ -177,7 +178,8 @@ sys.modules["av"] = None
 sys.modules["pillow_heif"] = None
 from pathlib import Path
 from uvsdk.errors import UndecodableSampleError
-from uvsdk.modality import Limits, audio, image
+from uvsdk.modality import Limits, image
+from uvsdk.modality.voice import audio
 for path in sorted(Path(sys.argv[1]).iterdir()):
     try:
         (image if path.suffix == ".picture" else audio).decode(path.read_bytes(), Limits())

@@ -18,10 +18,10 @@ from tests import real_data
 from tests.builders import Clock
 from uvsdk.arrays import Bool, Float32
 from uvsdk.errors import ChallengeError, EnrolmentError, SettingsError, TemplateFormatError
-from uvsdk.modality.detector import Detection
-from uvsdk.modality.face import CapturedFace
-from uvsdk.modality.vad import FRAME, Speech
-from uvsdk.modality.voice import CapturedVoice
+from uvsdk.modality.face.chips import CapturedFace
+from uvsdk.modality.face.detector import Detection
+from uvsdk.modality.voice.frames import CapturedVoice
+from uvsdk.modality.voice.vad import FRAME, Speech
 from uvsdk.presentation import Challenge, Challenges, HeadTurns, SpokenDigits, SpokenDigitTemplates, TurnFrame
 from uvsdk.presentation.challenge import DIGITS, MAXIMUM_STEPS, draw
 from uvsdk.presentation.head_turns import turn

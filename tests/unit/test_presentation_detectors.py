@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from tests.modality_graphs import register
 from tests.unit.conftest import MakeBundle
 from uvsdk import modality
 from uvsdk.arrays import Array, Float32
@@ -64,7 +65,7 @@ class Capturing:
 
 @pytest.fixture
 def bundle(identity_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.setitem(modality._MODALITIES, "numbers", Capturing(modality.get("numbers")))
+    register(Capturing(modality.get("numbers")), monkeypatch)
     return identity_bundle()
 
 
@@ -113,7 +114,7 @@ def test_two_detectors_of_one_name_are_refused() -> None:
 
 
 def test_a_modality_that_keeps_nothing_has_nothing_to_look_at(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(modality._MODALITIES, "numbers", Capturing(modality.get("numbers"), keeps=False))
+    register(Capturing(modality.get("numbers"), keeps=False), monkeypatch)
     with pytest.raises(SettingsError, match="not kept for presentation attack detectors"):
         verify(b"1 0 0", template(bundle), model=bundle, detectors=(FewDigits(3),))
     assert examine((), None, np.ones(1, np.float32)) == ((), {})

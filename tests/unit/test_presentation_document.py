@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from uvsdk import presentation
-from uvsdk.modality.detector import Detection
-from uvsdk.modality.face import CapturedFace
+from uvsdk.modality.face.chips import CapturedFace
+from uvsdk.modality.face.detector import Detection
 from uvsdk.scoring import Presentation
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "presentation.md").read_text(encoding="utf-8")

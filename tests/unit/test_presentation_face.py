@@ -14,8 +14,8 @@ from uvsdk import modality
 from uvsdk.arrays import UInt8
 from uvsdk.errors import SettingsError
 from uvsdk.modality import Capture
-from uvsdk.modality.detector import Detection
-from uvsdk.modality.face import CapturedFace
+from uvsdk.modality.face.chips import CapturedFace
+from uvsdk.modality.face.detector import Detection
 from uvsdk.presentation import FaceRepetition, Recollection
 from uvsdk.presentation.fingerprint import face_print, likeness
 

@@ -23,8 +23,8 @@ from uvsdk.bundle.manifest import Manifest
 from uvsdk.bundle.presentation_graph import PresentationGraph
 from uvsdk.cli import main
 from uvsdk.errors import BundleError, SettingsError
-from uvsdk.modality.detector import Detection
-from uvsdk.modality.face import CapturedFace
+from uvsdk.modality.face.chips import CapturedFace
+from uvsdk.modality.face.detector import Detection
 from uvsdk.presentation import FaceClassifier
 from uvsdk.presentation.antispoof import crop
 from uvsdk.scoring import Calibration

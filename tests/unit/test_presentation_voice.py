@@ -18,8 +18,8 @@ from uvsdk import modality
 from uvsdk.arrays import Float32
 from uvsdk.errors import SettingsError, TemplateFormatError
 from uvsdk.modality import Capture
-from uvsdk.modality.vad import FRAME, Speech
-from uvsdk.modality.voice import CapturedVoice
+from uvsdk.modality.voice.frames import CapturedVoice
+from uvsdk.modality.voice.vad import FRAME, Speech
 from uvsdk.presentation import Cleanliness, Recollection, VoiceRepetition
 from uvsdk.presentation.cleanliness import bandwidth, longest_run, measure
 from uvsdk.presentation.fingerprint import WINDOW_FRAMES, _diagonal_sums, agreement, voice_prints

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from tests import synthetic_voice
 from uvsdk.errors import SampleError, SampleTooLargeError, UndecodableSampleError
-from uvsdk.modality import Limits, audio, flac, lengths, mpeg, ogg, riff
+from uvsdk.modality import Limits
+from uvsdk.modality.voice import audio, flac, lengths, mpeg, ogg, riff
 
 LIMITS = Limits()
 SPEECH = synthetic_voice.utterance(3.0, speaker=1)

@@ -14,7 +14,7 @@ from examples.reproduce.librispeech import run as voices
 from tests import real_data
 from tests.builders import image_file
 from uvsdk.evaluation import lfw, protocols
-from uvsdk.modality import alignment
+from uvsdk.modality.face import alignment
 
 
 def jpeg(shade: int) -> bytes:

@@ -17,8 +17,8 @@ import pytest
 from starlette.applications import Starlette
 
 from tests.builders import on_loopback, open_store
+from tests.modality_graphs import register
 from tests.unit.conftest import IMPOSTORS, MakeBundle, Numbers
-from uvsdk import modality
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import enroll
 from uvsdk.errors import ExchangedBundleError, ModelMismatchError, SettingsError, ThresholdError, UnknownUserError
@@ -296,7 +296,7 @@ def test_the_agent_makes_who_fails_wait_and_then_stops(store: EncryptedStore, bu
 def test_the_agent_takes_samples_as_its_operator_says_or_stricter(
     store: EncryptedStore, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(modality._MODALITIES, "numbers", Picky())
+    register(Picky(), monkeypatch)
     enrol(store, bundle)
     for policy, sample, asks, expected in (
         ("standard", b"0.4 0 0", {}, (422, "low-quality")),

@@ -13,8 +13,9 @@ from PIL import Image
 
 from tests.builders import image_file, sound_file
 from uvsdk.errors import NoSpeechError, SampleTooLargeError, SettingsError, UndecodableSampleError, UnknownNameError
-from uvsdk.modality import Limits, audio, get, image, names
+from uvsdk.modality import Limits, get, image, names
 from uvsdk.modality.sample import read_bytes
+from uvsdk.modality.voice import audio
 
 LIMITS = Limits()
 

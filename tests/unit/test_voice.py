@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from tests import modality_graphs, real_data
 from tests.builders import sound_file
 from uvsdk.errors import BundleError, LowQualityError, NoSpeechError, SampleTooLargeError
-from uvsdk.modality import Capture, Limits, get, mel, vad, voice
+from uvsdk.modality import Capture, Limits, get
+from uvsdk.modality.voice import mel, vad
+from uvsdk.modality.voice.frames import Framing, louder, scaled
 
 VOICE = get("voice")
 POWER = {"sample_rate": 16000, "mels": 40, "window_s": 0.025, "hop_s": 0.01, "scale": "power", "mean": "none"}
@@ -99,10 +101,10 @@ def test_a_tone_falls_into_its_band() -> None:
 
 @pytest.mark.parametrize(("level", "expected"), [(0.001, -30.0), (0.1, -20.0)])
 def test_the_level_is_only_ever_raised(level: float, expected: float) -> None:
-    from uvsdk.modality import audio
+    from uvsdk.modality.voice import audio
 
     pcm = np.full(100, level, np.float32)
-    assert audio.level_dbfs(voice.louder(pcm, audio.level_dbfs(pcm))) == pytest.approx(expected, abs=1e-3)
+    assert audio.level_dbfs(louder(pcm, audio.level_dbfs(pcm))) == pytest.approx(expected, abs=1e-3)
 
 
 def test_dilation_at_the_edges() -> None:
@@ -114,8 +116,8 @@ def test_dilation_at_the_edges() -> None:
 def test_logarithm_and_mean() -> None:
     pcm = np.random.default_rng(0).normal(size=8000).astype(np.float32) * np.float32(0.1)
     power = mel.spectrogram(pcm, sample_rate=16_000, window=400, hop=160, mels=40)
-    assert np.array_equal(voice.scaled(power, voice.Framing.read(POWER)), power)
-    log = voice.scaled(power, voice.Framing.read(LOG))
+    assert np.array_equal(scaled(power, Framing.read(POWER)), power)
+    log = scaled(power, Framing.read(LOG))
     expected = np.log(power + 1e-6)
     assert log == pytest.approx(expected - expected.mean(axis=0), abs=1e-4)
     assert np.abs(log.mean(axis=0)).max() < 1e-4
@@ -136,7 +138,7 @@ def test_logarithm_and_mean() -> None:
 )
 def test_a_manifest_that_makes_no_sense(wrong: dict[str, str | int | None]) -> None:
     with pytest.raises(BundleError):
-        voice.Framing.read({**POWER, **wrong})
+        Framing.read({**POWER, **wrong})
 
 
 # Views and crops

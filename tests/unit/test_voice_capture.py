@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests import modality_graphs, synthetic_voice
 from tests.builders import sound_file
 from uvsdk.errors import LowQualityError, NoSpeechError, SampleError, SampleTooLargeError, UndecodableSampleError
-from uvsdk.modality import Capture, Limits, audio, channels, containers, get
+from uvsdk.modality import Capture, Limits, get
+from uvsdk.modality.voice import audio, channels, containers
 
 VOICE = get("voice")
 SPEECH = synthetic_voice.utterance(3.0, speaker=1)

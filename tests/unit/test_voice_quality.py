@@ -8,8 +8,9 @@ import soxr
 
 from tests import modality_graphs, real_data, synthetic_voice
 from uvsdk.errors import LowQualityError
-from uvsdk.modality import Capture, get, voice_quality
-from uvsdk.modality.vad import Speech
+from uvsdk.modality import Capture, get
+from uvsdk.modality.voice.quality import clipped_fraction, difference_of_parts, measure, with_speakers
+from uvsdk.modality.voice.vad import Speech
 from uvsdk.scoring import Quality, QualityPolicy
 
 VOICE = get("voice")
@@ -37,7 +38,7 @@ def test_signal_to_noise_ratio_by_hand() -> None:
     power = np.ones((50, 2), np.float32)
     power[20:, 0] = 100.0
     spoken = np.arange(50) >= 20
-    found = voice_quality.measure(np.zeros(8000, np.float32), 16_000, -20.0, power, Speech(spoken, spoken))
+    found = measure(np.zeros(8000, np.float32), 16_000, -20.0, power, Speech(spoken, spoken))
     assert found["snr_db"] == pytest.approx(10 * np.log10(49.5), abs=1e-3)
     assert found["speech_s"] == pytest.approx(0.3)
     assert found["duration_s"] == 0.5
@@ -49,7 +50,7 @@ def test_a_pause_that_software_wrote_does_not_count() -> None:
     power[30:] = 100.0
     power[30:33] = 4.0
     spoken = np.arange(60) >= 30
-    found = voice_quality.measure(np.zeros(8000, np.float32), 16_000, -20.0, power, Speech(spoken, spoken))
+    found = measure(np.zeros(8000, np.float32), 16_000, -20.0, power, Speech(spoken, spoken))
     assert found["snr_db"] == pytest.approx(10 * np.log10((27 * 100 + 3 * 4) / 30 / 4 - 1), abs=1e-3)
 
 
@@ -58,31 +59,31 @@ def test_clipping_is_seen_whatever_the_level() -> None:
     sine = np.sin(np.linspace(0, 200 * np.pi, 100_001)[:-1]).astype(np.float32)
     for level in (1.0, 0.3, 0.02):
         clipped = np.clip(sine, -0.5, 0.5) * np.float32(2 * level)
-        assert voice_quality.clipped_fraction(clipped) == pytest.approx(2 / 3, abs=0.01)
-    assert voice_quality.clipped_fraction(sine) < 0.04
-    assert voice_quality.clipped_fraction(np.full(100, 1e-4, np.float32)) == 0.0
-    assert voice_quality.clipped_fraction(np.zeros(0, np.float32)) == 0.0
+        assert clipped_fraction(clipped) == pytest.approx(2 / 3, abs=0.01)
+    assert clipped_fraction(sine) < 0.04
+    assert clipped_fraction(np.full(100, 1e-4, np.float32)) == 0.0
+    assert clipped_fraction(np.zeros(0, np.float32)) == 0.0
 
 
 def test_parts_that_differ() -> None:
     one, other = np.eye(2, dtype=np.float32)
-    assert voice_quality.difference_of_parts(np.stack([one] * 6)) == pytest.approx(0.0)
-    assert voice_quality.difference_of_parts(np.stack([one, one, one, other, other])) == pytest.approx(1.0)
+    assert difference_of_parts(np.stack([one] * 6)) == pytest.approx(0.0)
+    assert difference_of_parts(np.stack([one, one, one, other, other])) == pytest.approx(1.0)
     # One odd window among six: the best cut leaves two windows with it, mean (1, 1) against (1, 0): cosine 0.7071.
     odd = np.stack([one] * 5 + [other])
-    assert voice_quality.difference_of_parts(odd) == pytest.approx(1 - 2**-0.5)
+    assert difference_of_parts(odd) == pytest.approx(1 - 2**-0.5)
 
 
 def test_two_speakers_are_refused_and_short_recordings_are_not_judged() -> None:
     one, other = np.eye(2, dtype=np.float32)
     quality = Quality({"speech_s": 8.0}, ("kept",))
     with pytest.raises(LowQualityError, match=r"more than one person seems to speak.*record one person alone"):
-        voice_quality.with_speakers(quality, np.stack([one, one, other, other]), "standard")
-    assert voice_quality.with_speakers(quality, np.stack([one, other, other]), "strict") == quality
-    same = voice_quality.with_speakers(quality, np.stack([one] * 4), "strict")
+        with_speakers(quality, np.stack([one, one, other, other]), "standard")
+    assert with_speakers(quality, np.stack([one, other, other]), "strict") == quality
+    same = with_speakers(quality, np.stack([one] * 4), "strict")
     assert same.measured == {"speech_s": 8.0, "second_speaker": pytest.approx(0.0)}
     assert same.advice == ("kept",)
-    unrefused = voice_quality.with_speakers(quality, np.stack([one, one, other, other]), "off")
+    unrefused = with_speakers(quality, np.stack([one, one, other, other]), "off")
     assert unrefused.measured["second_speaker"] == pytest.approx(1.0)
 
 

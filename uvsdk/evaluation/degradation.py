@@ -16,8 +16,8 @@ from PIL import Image, ImageFilter
 
 from uvsdk.arrays import Float32, Float64
 from uvsdk.modality import Captured, Sample
-from uvsdk.modality.face import CapturedFace
-from uvsdk.modality.voice import CapturedVoice
+from uvsdk.modality.face.chips import CapturedFace
+from uvsdk.modality.voice.frames import CapturedVoice
 
 Noise = Literal["white", "pink", "babble"]
 

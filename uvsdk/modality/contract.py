@@ -26,8 +26,8 @@ class Prepared:
         quality: what was measured on the way.
         timings_s: stage (``decode``, ``detect``, ``features``) -> seconds.
         captured: the decoded sample itself, for presentation attack detectors:
-            :class:`uvsdk.modality.voice.CapturedVoice`, :class:`uvsdk.modality.face.CapturedFace`, or ``None``. It is
-            never stored.
+            :class:`uvsdk.modality.voice.frames.CapturedVoice`, :class:`uvsdk.modality.face.chips.CapturedFace`, or
+            ``None``. It is never stored.
         review: what the model's rows for the views, float32 (n, d), add to the quality; it raises
             :class:`uvsdk.errors.LowQualityError` where they show that the sample will not do. ``None``: nothing.
     """

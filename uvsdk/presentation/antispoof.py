@@ -13,7 +13,7 @@ from uvsdk.arrays import Float32
 from uvsdk.bundle.presentation_graph import PresentationGraph
 from uvsdk.errors import BundleError, SettingsError
 from uvsdk.modality.contract import Captured, OpenedGraph, Session
-from uvsdk.modality.face import CapturedFace
+from uvsdk.modality.face.chips import CapturedFace
 from uvsdk.scoring import Presentation
 
 

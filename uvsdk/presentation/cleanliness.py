@@ -12,10 +12,10 @@ import numpy as np
 
 from uvsdk.arrays import Bool, Float32
 from uvsdk.errors import SettingsError
-from uvsdk.modality import mel
 from uvsdk.modality.contract import Captured
-from uvsdk.modality.vad import FRAME, SAMPLE_RATE
-from uvsdk.modality.voice import CapturedVoice
+from uvsdk.modality.voice import mel
+from uvsdk.modality.voice.frames import CapturedVoice
+from uvsdk.modality.voice.vad import FRAME, SAMPLE_RATE
 from uvsdk.scoring import Presentation
 
 _FRAME_S = 0.02

@@ -31,8 +31,8 @@ class PresentationAttackDetector(Protocol):
         """Look at one decoded sample.
 
         Args:
-            captured: what the modality decoded: :class:`uvsdk.modality.voice.CapturedVoice` or
-                :class:`uvsdk.modality.face.CapturedFace`.
+            captured: what the modality decoded: :class:`uvsdk.modality.voice.frames.CapturedVoice` or
+                :class:`uvsdk.modality.face.chips.CapturedFace`.
             embedding: what the model made of it, float32 (d,), unit norm.
         """
 

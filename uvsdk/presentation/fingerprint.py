@@ -25,7 +25,7 @@ from PIL import Image
 
 from uvsdk.arrays import Float32, Float64, UInt8
 from uvsdk.errors import SettingsError
-from uvsdk.modality import mel
+from uvsdk.modality.voice import mel
 
 KEY_BYTES = 32
 """Length of a fingerprint key."""

@@ -12,7 +12,7 @@ import numpy as np
 from uvsdk.arrays import Float32
 from uvsdk.errors import ChallengeError, SettingsError
 from uvsdk.modality.contract import Captured
-from uvsdk.modality.face import CapturedFace
+from uvsdk.modality.face.chips import CapturedFace
 from uvsdk.presentation.challenge import STRAIGHT, Challenge
 from uvsdk.scoring import Presentation
 
@@ -53,7 +53,7 @@ def turn(landmarks: Float32) -> float:
     picture that is tilted before the camera keeps its value: the nose moves together with the eyes.
 
     Args:
-        landmarks: float32 (5, 2), see :class:`uvsdk.modality.detector.Detection`.
+        landmarks: float32 (5, 2), see :class:`uvsdk.modality.face.detector.Detection`.
 
     >>> turn(np.array([[30, 50], [70, 50], [60, 70], [35, 90], [65, 90]], np.float32))
     0.25

@@ -12,8 +12,8 @@ import numpy as np
 from uvsdk.arrays import Float32, UInt8
 from uvsdk.errors import SettingsError, TemplateFormatError, WireError
 from uvsdk.modality.contract import Captured
-from uvsdk.modality.face import CapturedFace
-from uvsdk.modality.voice import CapturedVoice
+from uvsdk.modality.face.chips import CapturedFace
+from uvsdk.modality.voice.frames import CapturedVoice
 from uvsdk.presentation.fingerprint import (
     BITS,
     FACE_BITS,

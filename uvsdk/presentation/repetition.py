@@ -9,8 +9,8 @@ import numpy as np
 from uvsdk.arrays import Float32
 from uvsdk.errors import SettingsError
 from uvsdk.modality.contract import Captured
-from uvsdk.modality.face import CapturedFace
-from uvsdk.modality.voice import CapturedVoice
+from uvsdk.modality.face.chips import CapturedFace
+from uvsdk.modality.voice.frames import CapturedVoice
 from uvsdk.presentation.fingerprint import agreement, face_print, likeness, repeats_within, voice_prints
 from uvsdk.presentation.recollection import Recollection
 from uvsdk.scoring import Presentation

@@ -12,7 +12,7 @@ import numpy as np
 from uvsdk.arrays import Float32
 from uvsdk.errors import ChallengeError, EnrolmentError, SettingsError, TemplateFormatError, WireError
 from uvsdk.modality.contract import Captured
-from uvsdk.modality.voice import CapturedVoice
+from uvsdk.modality.voice.frames import CapturedVoice
 from uvsdk.presentation.challenge import DIGITS, Challenge
 from uvsdk.presentation.sealed import seal, unseal
 from uvsdk.presentation.spoken_words import FRAMES_PER_S, WIDTH, align, cepstra, split

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from uvsdk.arrays import Bool, Float32, Int64
-from uvsdk.modality import mel
+from uvsdk.modality.voice import mel
 
 SAMPLE_RATE = 16_000
 FRAMES_PER_S = 100

@@ -15,7 +15,7 @@ from uvsdk.errors import SampleError
 from uvsdk.evaluation.degradation import Recording, copies, mixed, worse_recording
 from uvsdk.evaluation.observations import ORIGINAL, Observations
 from uvsdk.modality import Capture
-from uvsdk.modality.voice import CapturedVoice
+from uvsdk.modality.voice.frames import CapturedVoice
 from uvsdk.scoring.conditions import CONDITIONS, conditions_of
 
 FULL = ORIGINAL

@@ -25,7 +25,8 @@ from uvsdk.evaluation import lfw, pairs, protocols
 from uvsdk.evaluation.acquisition import Embedder
 from uvsdk.evaluation.protocols import Outcome
 from uvsdk.evaluation.summary import Summary, summarise
-from uvsdk.modality import Capture, alignment
+from uvsdk.modality import Capture
+from uvsdk.modality.face import alignment
 from uvsdk.training.graphs.sface import Precision, sface_bundle
 
 HERE = Path(__file__).parent

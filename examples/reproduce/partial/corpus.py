@@ -32,7 +32,8 @@ from uvsdk import modality
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SampleError
-from uvsdk.modality import Capture, Sample, alignment
+from uvsdk.modality import Capture, Sample
+from uvsdk.modality.face import alignment
 
 GROUPS = 3
 PREPROCESSING: Mapping[str, Mapping[str, float]] = {

@@ -18,7 +18,7 @@ from uvsdk.arrays import Array, Float32, Int64, UInt8
 from uvsdk.bundle import Bundle
 from uvsdk.bundle.inference import embed
 from uvsdk.errors import SampleError
-from uvsdk.modality import alignment
+from uvsdk.modality.face import alignment
 
 SHORT_S = 3.5
 """Length of the short clips: about 3 s of speech."""

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from uvsdk.arrays import Float32, UInt8
-from uvsdk.modality import alignment
+from uvsdk.modality.face import alignment
 from uvsdk.system.execution import onnxruntime
 from uvsdk.training import graphs, weights
 from uvsdk.training.graphs.sface import float_graph

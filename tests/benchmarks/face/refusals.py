@@ -17,9 +17,10 @@ from PIL import Image, ImageDraw, ImageFilter
 from uvsdk import modality
 from uvsdk.bundle import Bundle
 from uvsdk.errors import LowQualityError, SampleError
-from uvsdk.modality import Capture, Limits, face_quality, image
-from uvsdk.modality.detector import Detection
-from uvsdk.modality.face import MINIMUM_FACE_PIXELS, CapturedFace
+from uvsdk.modality import Capture, Limits, image
+from uvsdk.modality.face import quality
+from uvsdk.modality.face.chips import MINIMUM_FACE_PIXELS, CapturedFace
+from uvsdk.modality.face.detector import Detection
 from uvsdk.scoring import QualityPolicy
 from uvsdk.training.graphs.sface import sface_bundle
 
@@ -74,7 +75,7 @@ def _refused(
 
 def _poor(measured: dict[str, float], policy: QualityPolicy) -> bool:
     try:
-        face_quality.judge(measured, policy)
+        quality.judge(measured, policy)
     except LowQualityError:
         return True
     return False

@@ -31,8 +31,8 @@ from uvsdk.bundle import Bundle
 from uvsdk.bundle.manifest import Manifest
 from uvsdk.errors import SampleError
 from uvsdk.modality import Capture
-from uvsdk.modality.face import CapturedFace
-from uvsdk.modality.voice import CapturedVoice
+from uvsdk.modality.face.chips import CapturedFace
+from uvsdk.modality.voice.frames import CapturedVoice
 from uvsdk.presentation import (
     Challenge,
     Cleanliness,

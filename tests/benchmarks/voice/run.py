@@ -28,7 +28,7 @@ from uvsdk.bundle.inference import embed
 from uvsdk.errors import SampleError
 from uvsdk.evaluation import metrics
 from uvsdk.modality import Capture, get
-from uvsdk.modality.voice_quality import REQUIREMENTS
+from uvsdk.modality.voice.quality import REQUIREMENTS
 from uvsdk.scoring import assess
 from uvsdk.stream import CHECKS_S
 

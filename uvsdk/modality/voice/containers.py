@@ -2,7 +2,7 @@
 
 libsndfile believes the lengths in a header, stops at the first of several recordings, and, where it knows no header,
 looks for a file ``._`` in the current folder. So the kind is told here, by the file's own first bytes, and lengths are
-made to hold (:mod:`uvsdk.modality.lengths`) before libsndfile sees them. A file whose lengths hold is not copied.
+made to hold (:mod:`uvsdk.modality.voice.lengths`) before libsndfile sees them. A file whose lengths hold is not copied.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from uvsdk.modality import flac, lengths, mpeg, ogg, riff
+from uvsdk.modality.voice import flac, lengths, mpeg, ogg, riff
 
 # Rarer kinds by their first bytes, as libsndfile tells them.
 _RARE: Final = {

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from uvsdk.errors import UndecodableSampleError
-from uvsdk.modality import lengths
+from uvsdk.modality.voice import lengths
 
 RIFF = (b"RIFF", b"RIFX", b"RF64", b"BW64")
 MPEG_TAGS = (0x0050, 0x0055)
-"""Sound in the frames of :mod:`uvsdk.modality.mpeg`: layers I and II, layer III."""
+"""Sound in the frames of :mod:`uvsdk.modality.voice.mpeg`: layers I and II, layer III."""
 # Registered format tags (RFC 2361) that libsndfile decodes.
 _READ_TAGS = (0x0001, 0x0002, 0x0003, 0x0006, 0x0007, 0x0011, 0x0031, 0x0038, 0x0040)
 _EXTENSIBLE = 0xFFFE

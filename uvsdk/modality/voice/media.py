@@ -18,8 +18,8 @@ import numpy as np
 
 from uvsdk.arrays import Array
 from uvsdk.errors import UndecodableSampleError
-from uvsdk.modality import lengths, mpeg
-from uvsdk.modality.containers import Foreign
+from uvsdk.modality.voice import lengths, mpeg
+from uvsdk.modality.voice.containers import Foreign
 from uvsdk.system import forking
 
 _PACKAGE = "av"

@@ -6,9 +6,9 @@ import numpy as np
 import soxr
 
 from uvsdk.arrays import Array, Bool, Float32
-from uvsdk.modality import audio, channels, mel, vad
 from uvsdk.modality.contract import Session
-from uvsdk.modality.voice import SILENCE_DBFS, louder_by
+from uvsdk.modality.voice import audio, channels, mel, vad
+from uvsdk.modality.voice.frames import SILENCE_DBFS, louder_by
 
 
 class Listener:

@@ -9,7 +9,7 @@ import numpy as np
 
 from uvsdk.arrays import Bool, Float32
 from uvsdk.errors import LowQualityError
-from uvsdk.modality.vad import Speech
+from uvsdk.modality.voice.vad import Speech
 from uvsdk.scoring import Quality, QualityPolicy, Requirement, assess
 
 _BIN_HZ = 40.0

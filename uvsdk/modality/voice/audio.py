@@ -17,8 +17,9 @@ from PIL import Image
 
 from uvsdk.arrays import Array, Float32
 from uvsdk.errors import NoSpeechError, SampleTooLargeError, UndecodableSampleError
-from uvsdk.modality import channels, containers, lengths, media, quiet
+from uvsdk.modality import quiet
 from uvsdk.modality.sample import Limits, Sample, read_bytes
+from uvsdk.modality.voice import channels, containers, lengths, media
 
 _RATES = (4_000, 192_000)
 _MAX_CHANNELS = 8
@@ -33,9 +34,9 @@ _MAX_PEAK = 64.0
 def decode(sample: Sample, limits: Limits) -> tuple[Float32, int]:
     """One channel in [-1, 1], (n,), at the rate it was recorded at, and that rate in Hz.
 
-    Several channels become one as :mod:`uvsdk.modality.channels` says. What overshoots full scale is clipped, as a
-    player would. A file is decoded to its end whatever its header says (:mod:`uvsdk.modality.lengths`), and several
-    recordings behind each other are one.
+    Several channels become one as :mod:`uvsdk.modality.voice.channels` says. What overshoots full scale is clipped, as
+    a player would. A file is decoded to its end whatever its header says (:mod:`uvsdk.modality.voice.lengths`), and
+    several recordings behind each other are one.
 
     Args:
         sample: a path, bytes or an open file of a kind that ``docs/formats.md`` lists, or ``(pcm, rate)`` with pcm of

@@ -10,8 +10,10 @@ from PIL import Image
 
 from uvsdk.arrays import Array, Float32, UInt8
 from uvsdk.errors import BundleError, NoFaceError, SeveralFacesError
-from uvsdk.modality import alignment, detector, face_quality, image
+from uvsdk.modality import image
 from uvsdk.modality.contract import Graphs, Prepared, Preprocessing, number, word
+from uvsdk.modality.face import alignment, detector
+from uvsdk.modality.face.quality import judge, measure
 from uvsdk.modality.sample import Capture, FacesRule, Sample
 
 _DEFAULT_CAPTURE = Capture()
@@ -54,7 +56,7 @@ class Face:
             NoFaceError: none, or narrower than the bundle's ``minimum_face_pixels`` (32 unless it says otherwise; the
                 policy ``off`` takes any width).
             SeveralFacesError: others that ``capture.faces`` does not allow.
-            LowQualityError: too poor for ``capture.quality``; see :mod:`uvsdk.modality.face_quality`.
+            LowQualityError: too poor for ``capture.quality``; see :mod:`uvsdk.modality.face.quality`.
         """
         preprocessing = bundle.manifest.preprocessing
         template, size = _template(preprocessing)
@@ -76,7 +78,7 @@ class Face:
         face = detector.level(photo, choose(faces, handed_in, minimum, capture.faces, reduction), session)
         detected = perf_counter()
         chip = alignment.warp(photo, template.fit(face.landmarks, size), size)
-        quality = face_quality.judge(face_quality.measure(face, chip, template, reduction), capture.quality)
+        quality = judge(measure(face, chip, template, reduction), capture.quality)
         finished = perf_counter()
         return Prepared(
             features=chip,

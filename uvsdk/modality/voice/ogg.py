@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from uvsdk.errors import UndecodableSampleError
-from uvsdk.modality import lengths
+from uvsdk.modality.voice import lengths
 
 _MAGIC = b"OggS"
 _FIRST = 2  # the flag of a page that begins a stream

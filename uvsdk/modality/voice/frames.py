@@ -10,9 +10,10 @@ import numpy as np
 
 from uvsdk.arrays import Array, Float32
 from uvsdk.errors import BundleError, NoSpeechError
-from uvsdk.modality import audio, mel, vad, voice_quality
 from uvsdk.modality.contract import Graphs, Prepared, Preprocessing, number, word
 from uvsdk.modality.sample import Capture, Sample
+from uvsdk.modality.voice import audio, mel, vad
+from uvsdk.modality.voice.quality import judged, measure, with_speakers
 
 # Resemblyzer's audio_norm_target_dBFS; it only ever makes a recording louder.
 TARGET_DBFS = -30.0
@@ -106,7 +107,7 @@ class Voice:
         """Decode, find the speech, and take its mel frames.
 
         Raises:
-            UndecodableSampleError, SampleTooLargeError: as :func:`uvsdk.modality.audio.decode`.
+            UndecodableSampleError, SampleTooLargeError: as :func:`uvsdk.modality.voice.audio.decode`.
             NoSpeechError: silence, or less speech than the bundle's ``minimum_speech_s``.
         """
         framing = Framing.read(bundle.manifest.preprocessing)
@@ -130,8 +131,8 @@ class Voice:
                 f"{speech.voiced_s:.2f} s of speech in {duration_s:.2f} s of sound, need "
                 f"{framing.minimum_speech_s:.2f} s; speak longer, or closer to the microphone"
             )
-        measured = voice_quality.measure(recorded, rate, level, power, speech)
-        quality = voice_quality.judged(measured, capture.quality)
+        measured = measure(recorded, rate, level, power, speech)
+        quality = judged(measured, capture.quality)
         detected = perf_counter()
         if framing.mels != vad.MELS:
             bands = power @ mel.filter_bank(framing.sample_rate, framing.window, framing.mels).T
@@ -146,7 +147,7 @@ class Voice:
                 "features": finished - detected + transformed - decoded,
             },
             captured=CapturedVoice(recorded, rate, pcm, speech),
-            review=partial(voice_quality.with_speakers, quality, policy=capture.quality),
+            review=partial(with_speakers, quality, policy=capture.quality),
         )
 
     def views(self, features: Array, preprocessing: Preprocessing) -> Float32:

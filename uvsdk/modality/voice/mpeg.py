@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from uvsdk.modality import lengths
+from uvsdk.modality.voice import lengths
 
 # Bits per second / 1000, by whether it is version 1, and layer; index 0 (free format) and 15 are not read.
 _KBITS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from uvsdk.modality import lengths
+from uvsdk.modality.voice import lengths
 
 # STREAMINFO (8.2) is the first block; in it stand the block size, 36 bits of samples, and an MD5 of them.
 _SMALLEST, _LARGEST, _TOTAL, _SUM = slice(8, 10), slice(10, 12), slice(21, 26), slice(26, 42)

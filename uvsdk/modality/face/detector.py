@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image
 
 from uvsdk.arrays import Array, Float32, Float64, Int64
-from uvsdk.modality import alignment
 from uvsdk.modality.contract import Session, run
+from uvsdk.modality.face import alignment
 
 _STRIDES = (8, 16, 32)
 _HEADS = tuple(f"{head}_{stride}" for head in ("cls", "obj", "bbox", "kps") for stride in _STRIDES)

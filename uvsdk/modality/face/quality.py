@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from uvsdk.arrays import Float, Float32, UInt8
-from uvsdk.modality.alignment import Template
-from uvsdk.modality.detector import Detection
+from uvsdk.modality.face.alignment import Template
+from uvsdk.modality.face.detector import Detection
 from uvsdk.scoring import QualityPolicy, Requirement
 from uvsdk.scoring.quality import Quality, assess
 
