@@ -13,7 +13,7 @@ from data import Person
 from people import Failed, Order, Stop, main
 
 # A process that imports torch costs about 400 MB and seconds of CPU; forked after the import it costs neither.
-_PRELOADED = ["people", "uvsdk.training.loop", "uvsdk.federation.positive", "uvsdk.training.backbones"]
+_PRELOADED = ["people", "uvsdk.training.loop", "uvsdk.federation.classes.client", "uvsdk.training.backbones"]
 
 
 class DeviceFailedError(RuntimeError):

@@ -11,7 +11,7 @@ import numpy as np
 
 from uvsdk.errors import SettingsError, UnknownNameError, UpdateRejectedError
 from uvsdk.federation import algorithms, clipping, optimisers, streams
-from uvsdk.federation.classes import mean_offdiagonal_cosine
+from uvsdk.federation.classes.matrix import mean_offdiagonal_cosine
 from uvsdk.federation.messages import Admission, Invitation, OptimiserState, RoundHeader, Task, TrainingConfig
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
 from uvsdk.privacy.sealing import Binding, new_nonce, seal

@@ -19,8 +19,6 @@ SOURCES = (ROOT, ROOT / "server", ROOT / "device")
 TRAINING = (
     "uvsdk.training.backbones",
     "uvsdk.training.export",
-    "uvsdk.federation.positive",
-    "uvsdk.federation.sampled_loss",
     "uvsdk.training.graphs",
     "uvsdk.simulation",
     "uvsdk.training.loop",
@@ -58,8 +56,8 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def needs_training(name: str) -> bool:
-    algorithm_client = name.startswith("uvsdk.federation.algorithms.") and name.endswith(".client")
-    return algorithm_client or any(name == item or name.startswith(f"{item}.") for item in TRAINING)
+    of_a_device = name.startswith("uvsdk.federation.") and name.endswith(".client")
+    return of_a_device or any(name == item or name.startswith(f"{item}.") for item in TRAINING)
 
 
 def walk(package: str, folder: Path) -> list[str]:

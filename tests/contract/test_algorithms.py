@@ -229,7 +229,7 @@ class TestLeaving:
         before = party.packed()
         assert pack(party.half.remove(party.state, "nobody")) == before
 
-    @pytest.mark.filterwarnings("ignore::uvsdk.federation.spreadout.CollapseWarning")
+    @pytest.mark.filterwarnings("ignore::uvsdk.federation.classes.spreadout.CollapseWarning")
     def test_everyone_may_leave_and_others_come(self, party: Party) -> None:
         for user in "abcde":
             party.state = party.half.remove(party.state, user)

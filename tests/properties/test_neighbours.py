@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from uvsdk.arrays import Float64, Int64
 from uvsdk.errors import SettingsError
-from uvsdk.federation import neighbours, spreadout
 from uvsdk.federation.algorithms.fedaws import state as kept
 from uvsdk.federation.algorithms.fedaws.payload import Payload, Settings
 from uvsdk.federation.algorithms.fedaws.server import SERVER
+from uvsdk.federation.classes import neighbours, spreadout
+from uvsdk.federation.classes.spreadout import Pairs, Spreadout
 from uvsdk.federation.messages import Admission
-from uvsdk.federation.spreadout import Pairs, Spreadout
 from uvsdk.federation.strategy import Contribution
 from uvsdk.records.codec import pack, unpack
 

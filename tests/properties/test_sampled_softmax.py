@@ -12,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from uvsdk.arrays import Float64, Int64
-from uvsdk.federation import sampled_loss, sampled_softmax, sampled_softmax_round
+from uvsdk.federation import sampled_softmax
 from uvsdk.federation.algorithms.fedss.payload import Payload, Settings
-from uvsdk.federation.classes import random_rows
+from uvsdk.federation.classes.matrix import random_rows
 from uvsdk.federation.messages import Admission
-from uvsdk.federation.sampled_loss import LocalColumns
+from uvsdk.federation.sampled_softmax import client
+from uvsdk.federation.sampled_softmax.client import LocalColumns
+from uvsdk.federation.sampled_softmax.columns import Columns
+from uvsdk.federation.sampled_softmax.server import mean_change
 from uvsdk.federation.strategy import Contribution
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -42,7 +45,7 @@ def local(rows: Float64, own: int, label_space: int, how: Settings = HT) -> Loca
 
 def partition(g: Float64, columns: LocalColumns, how: Settings = HT) -> float:
     """Z hat = sum over S of exp o'."""
-    return float(torch.exp(sampled_loss.logits(torch.tensor(g[None]), columns, how)).sum())
+    return float(torch.exp(client.logits(torch.tensor(g[None]), columns, how)).sum())
 
 
 @given(SEEDS, st.integers(3, 7), st.integers(1, 2), st.data())
@@ -63,7 +66,7 @@ def test_all_negatives_are_the_full_softmax(seed: int, n: int, own: int) -> None
     rng = np.random.default_rng(seed)
     rows, g = random_rows(n, 5, rng), torch.tensor(random_rows(4, 5, rng))
     places = torch.tensor(rng.integers(0, own, 4))
-    found = sampled_loss.loss(g, places, local(rows, own, n), HT)
+    found = client.loss(g, places, local(rows, own, n), HT)
     expected = torch.nn.functional.cross_entropy(3 * g @ torch.tensor(rows).T, places)
     torch.testing.assert_close(found, expected)
 
@@ -75,9 +78,9 @@ def test_equation_5_is_equation_6_and_never_negative(seed: int, s: int, scale: f
     rng = np.random.default_rng(seed)
     rows, g = random_rows(s, 4, rng), random_rows(1, 4, rng)
     columns = local(rows, 1, 20, how)
-    logits = sampled_loss.logits(torch.tensor(g), columns, how)[0].numpy()
+    logits = client.logits(torch.tensor(g), columns, how)[0].numpy()
     equation_6 = math.log(1 + np.exp(logits[1:] - logits[0]).sum())
-    found = float(sampled_loss.loss(torch.tensor(g), torch.tensor([0]), columns, how))
+    found = float(client.loss(torch.tensor(g), torch.tensor([0]), columns, how))
     assert found >= 0
     assert math.isclose(found, equation_6, rel_tol=1e-9, abs_tol=1e-12)
 
@@ -93,11 +96,11 @@ def test_gradients_are_finite_differences_and_have_the_closed_form(seed: int, ki
 
     def value(at_g: Float64, at_rows: Float64) -> float:
         columns = local(at_rows, 2, 12, how)
-        return float(sampled_loss.loss(torch.tensor(at_g), place, columns, how))
+        return float(client.loss(torch.tensor(at_g), place, columns, how))
 
     columns = local(rows, 2, 12, how)
     point, weights = torch.tensor(g, requires_grad=True), torch.tensor(rows, requires_grad=True)
-    sampled_loss.loss(point, place, dataclasses.replace(columns, rows=weights), how).backward()  # type: ignore[no-untyped-call]
+    client.loss(point, place, dataclasses.replace(columns, rows=weights), how).backward()  # type: ignore[no-untyped-call]
     for tensor, start, other in ((point, g, 0), (weights, rows, 1)):
         numeric = np.zeros_like(start)
         for index in np.ndindex(start.shape):
@@ -107,7 +110,7 @@ def test_gradients_are_finite_differences_and_have_the_closed_form(seed: int, ki
             numeric[index] = (value(*up) - value(*down)) / 2e-6
         assert tensor.grad is not None
         np.testing.assert_allclose(tensor.grad.numpy(), numeric, atol=1e-7)
-    logits = sampled_loss.logits(torch.tensor(g), columns, how)[0].numpy()
+    logits = client.logits(torch.tensor(g), columns, how)[0].numpy()
     left_out = {"sampled": [], "negatives": [0], "positives": [2, 3, 4]}[kind]
     logits[left_out] = -np.inf
     p = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
@@ -119,23 +122,23 @@ def test_gradients_are_finite_differences_and_have_the_closed_form(seed: int, ki
     np.testing.assert_allclose(weights.grad.numpy(), pull[:, None] * tangent / lengths, atol=1e-10)  # type: ignore[union-attr]
 
 
-def server(n: int, holders: bool) -> tuple[sampled_softmax.Columns, Settings]:
+def server(n: int, holders: bool) -> tuple[Columns, Settings]:
     how = dataclasses.replace(HT, correction="none" if holders else "ht", negatives=1)
-    state = sampled_softmax.empty(4, how)
+    state = sampled_softmax.columns.empty(4, how)
     for place in range(n):
         admission = Admission(f"{place:03}", "m", 5, np.empty(0, np.float32))
-        state = sampled_softmax.admit(state, admission, how, np.random.default_rng(place))
-    return sampled_softmax.start(state, how, np.random.default_rng(n)), how
+        state = sampled_softmax.columns.admit(state, admission, how, np.random.default_rng(place))
+    return sampled_softmax.columns.start(state, how, np.random.default_rng(n)), how
 
 
-def changes(state: sampled_softmax.Columns, g: Float64, chosen: list[Int64], how: Settings) -> list[Payload]:
+def changes(state: Columns, g: Float64, chosen: list[Int64], how: Settings) -> list[Payload]:
     """Each device's gradient step on its columns, under HT-corrected logits."""
     sent, ht = [], dataclasses.replace(how, correction="ht", aggregation="auto")
     for user, places in enumerate(chosen):
         ordered = np.concatenate([[user], places[places != user]])
         columns = local(state.vectors[ordered], 1, len(state.names), ht)
         weights = columns.rows.requires_grad_()
-        sampled_loss.loss(torch.tensor(g[user][None]), torch.tensor([0]), columns, ht).backward()  # type: ignore[no-untyped-call]
+        client.loss(torch.tensor(g[user][None]), torch.tensor([0]), columns, ht).backward()  # type: ignore[no-untyped-call]
         assert weights.grad is not None
         by_id = np.argsort(state.ids[ordered])
         deltas = (-1e-2 * weights.grad.numpy())[by_id]
@@ -156,7 +159,7 @@ def test_zero_fill_is_unbiased_where_holders_counts_negatives_too_often() -> Non
 
     def mean(payloads: list[Payload], settings: Settings) -> Float64:
         items = [Contribution(f"{user:03}", 5, payload) for user, payload in enumerate(payloads) if user]
-        return sampled_softmax_round.mean_change(state, items, settings)[0][0]
+        return mean_change(state, items, settings)[0][0]
 
     full = mean(changes(state, g, everybody, how), how)
     zero_fill, holders = np.zeros(4), np.zeros(4)
@@ -187,4 +190,4 @@ def test_names_of_classes_do_not_matter(seed: int) -> None:
         own=where[columns.own],
     )
     places = torch.tensor([0, 1, 1])
-    torch.testing.assert_close(sampled_loss.loss(g, places, columns, HT), sampled_loss.loss(g, places, shuffled, HT))
+    torch.testing.assert_close(client.loss(g, places, columns, HT), client.loss(g, places, shuffled, HT))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.builders import plane
 from uvsdk.arrays import Float64
 from uvsdk.errors import SettingsError
-from uvsdk.federation import neighbours, spreadout
-from uvsdk.federation.spreadout import MODES, CollapseWarning, Pairs, Spreadout
+from uvsdk.federation.classes import neighbours, spreadout
+from uvsdk.federation.classes.spreadout import MODES, CollapseWarning, Pairs, Spreadout
 
 seeds = st.integers(0, 2**32 - 1)
 modes = st.sampled_from(MODES)

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from tests.builders import unit
 from tests.federated_run import Outcome, manifest_of, run
 from uvsdk.arrays import Array, Float64
-from uvsdk.federation import aggregation, algorithms, classes, spreadout, streams
+from uvsdk.federation import aggregation, algorithms, streams
+from uvsdk.federation.classes import matrix, spreadout
+from uvsdk.federation.classes.spreadout import Pairs, Spreadout
 from uvsdk.federation.messages import Admission, TrainingConfig
-from uvsdk.federation.spreadout import Pairs, Spreadout
 from uvsdk.federation.strategy import Contribution
 from uvsdk.records import codec
 from uvsdk.training import backbones
@@ -218,7 +219,7 @@ def joined(name: str, values: dict[str, object], count: int = 5) -> tuple[object
     return half, options, half.start(state, options, np.random.default_rng(4))
 
 
-def rounds(name: str, values: dict[str, object], seed: int) -> classes.ClassMatrix:
+def rounds(name: str, values: dict[str, object], seed: int) -> matrix.ClassMatrix:
     half, options, state = joined(name, values)
     rng = np.random.default_rng(seed)
     kind = half.payload  # type: ignore[attr-defined]
@@ -229,7 +230,7 @@ def rounds(name: str, values: dict[str, object], seed: int) -> classes.ClassMatr
             for user, row in enumerate(sent)
         )
         state = half.step(state, items, options, rng)  # type: ignore[attr-defined]
-    assert isinstance(state, classes.ClassMatrix)
+    assert isinstance(state, matrix.ClassMatrix)
     return state
 
 
@@ -247,7 +248,7 @@ def test_fedaws_with_lambda_0_is_positive_only(seed: int) -> None:
 @settings(max_examples=10, deadline=None)
 def test_fixed_rows_never_move_and_equal_fedaws_drawn_with_the_same_seed(seed: int) -> None:
     _, _, start = joined("fedaws", {"initialisation": "random"})
-    assert isinstance(start, classes.ClassMatrix)
+    assert isinstance(start, matrix.ClassMatrix)
     np.testing.assert_array_equal(rounds("fixed", {}, seed).vectors, start.vectors)
 
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from uvsdk.arrays import Int64, UInt8
-from uvsdk.federation import correlation, spreadout
-from uvsdk.federation.correlation import Correlation, PairWeights
-from uvsdk.federation.spreadout import Pairs, Spreadout
+from uvsdk.federation.classes import correlation, spreadout
+from uvsdk.federation.classes.correlation import Correlation, PairWeights
+from uvsdk.federation.classes.spreadout import Pairs, Spreadout
 
 
 def hashes(*held: tuple[int, ...]) -> tuple[UInt8, Int64]:

@@ -14,12 +14,13 @@ import pytest
 from tests.builders import plane, unit
 from uvsdk.arrays import Float64
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import classes, labels
 from uvsdk.federation.algorithms.fedalc.payload import Payload, Settings
 from uvsdk.federation.algorithms.fedalc.server import SERVER, pair_weights
-from uvsdk.federation.labels import LabelMatrix
+from uvsdk.federation.classes import labels
+from uvsdk.federation.classes.labels import LabelMatrix
+from uvsdk.federation.classes.matrix import NEVER
+from uvsdk.federation.classes.spreadout import CollapseWarning
 from uvsdk.federation.messages import Admission, TrainingConfig
-from uvsdk.federation.spreadout import CollapseWarning
 from uvsdk.federation.strategy import Contribution
 
 WEIGHTS = ("sigma", "gamma", "eq11")
@@ -36,7 +37,7 @@ def matrix(rows: Float64, *held: tuple[int, ...]) -> LabelMatrix:
             vectors=rows,
             means=np.zeros_like(rows),
             samples=np.full(count, 5),
-            last_round=np.full(count, classes.NEVER),
+            last_round=np.full(count, NEVER),
             started=True,
             hashes=np.repeat(numbers[:, None], 32, axis=1).reshape(-1, 32),
             pointers=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
@@ -149,7 +150,7 @@ def test_all_but_one_drop_out_is_below_the_quorum() -> None:
 def test_a_dropout_leaves_its_row_unchanged_but_for_the_spreadout() -> None:
     state = step(matrix(plane(0, 100, 200), (1,), (1, 2), (3,)), sent("a", plane(10)[0]), options=settings(step=0.0))
     np.testing.assert_allclose(state.vectors, plane(10, 100, 200), atol=1e-7)
-    np.testing.assert_array_equal(state.last_round, [0, classes.NEVER, classes.NEVER])
+    np.testing.assert_array_equal(state.last_round, [0, NEVER, NEVER])
 
 
 def test_a_class_unseen_for_50_rounds_keeps_its_row() -> None:

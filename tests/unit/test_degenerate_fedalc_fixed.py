@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import classes
 from uvsdk.federation.algorithms.fedalc_fixed import codebook
 from uvsdk.federation.algorithms.fedalc_fixed.client import CLIENT
 from uvsdk.federation.algorithms.fedalc_fixed.payload import Payload, Settings, Task
 from uvsdk.federation.algorithms.fedalc_fixed.server import SERVER
-from uvsdk.federation.correlation import Correlation
-from uvsdk.federation.labels import LabelMatrix
+from uvsdk.federation.classes.correlation import Correlation
+from uvsdk.federation.classes.labels import LabelMatrix
+from uvsdk.federation.classes.matrix import NEVER
+from uvsdk.federation.classes.spreadout import CollapseWarning
 from uvsdk.federation.messages import Admission, TrainingConfig
-from uvsdk.federation.spreadout import CollapseWarning
 from uvsdk.federation.strategy import Contribution
 
 D = 8
@@ -100,7 +100,7 @@ def test_a_class_unseen_for_50_rounds_keeps_its_row_as_all_do() -> None:
     for _ in range(50):
         later = SERVER.step(later, (Contribution("a", 2, Payload()),), options, np.random.default_rng(0))
     np.testing.assert_array_equal(later.vectors, state.vectors)
-    np.testing.assert_array_equal(later.last_round, [49, classes.NEVER, classes.NEVER])
+    np.testing.assert_array_equal(later.last_round, [49, NEVER, NEVER])
 
 
 def test_a_duplicate_user_that_is_linked_becomes_one_point() -> None:

@@ -11,12 +11,12 @@ import pytest
 from tests.builders import plane, unit
 from uvsdk.arrays import Float64
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import classes
 from uvsdk.federation.algorithms.fedaws.payload import Payload, Settings
 from uvsdk.federation.algorithms.fedaws.server import SERVER
 from uvsdk.federation.algorithms.fedaws.state import SpreadMatrix
+from uvsdk.federation.classes.matrix import NEVER
+from uvsdk.federation.classes.spreadout import CollapseWarning
 from uvsdk.federation.messages import Admission, TrainingConfig
-from uvsdk.federation.spreadout import CollapseWarning
 from uvsdk.federation.strategy import Contribution
 
 
@@ -24,9 +24,7 @@ def matrix(rows: Float64) -> SpreadMatrix:
     """A started state with these rows, users a, b, c, ..."""
     count = len(rows)
     users = tuple(chr(ord("a") + place) for place in range(count))
-    return SpreadMatrix(
-        users, rows, np.zeros_like(rows), np.full(count, 5), np.full(count, classes.NEVER), started=True
-    )
+    return SpreadMatrix(users, rows, np.zeros_like(rows), np.full(count, 5), np.full(count, NEVER), started=True)
 
 
 def sent(user: str, row: Float64, samples: int = 5) -> Contribution[Payload]:
@@ -105,7 +103,7 @@ def test_a_zero_or_nan_row_is_refused_and_the_old_one_kept(bad: Float64) -> None
     state = step(start, sent("a", bad), sent("b", plane(170)[0]), settings=Settings(step=0.0))
     np.testing.assert_allclose(state.vectors, plane(0, 170), atol=1e-7)
     assert state.refused == 1
-    np.testing.assert_array_equal(state.last_round, [classes.NEVER, 0])
+    np.testing.assert_array_equal(state.last_round, [NEVER, 0])
 
 
 @pytest.mark.parametrize("mode", ["hinge", "topk_neg_sq", "topk_hinge"])
@@ -125,7 +123,7 @@ def test_a_dropout_leaves_its_row_unchanged_but_for_the_spreadout() -> None:
     start = matrix(plane(0, 100, 200))
     state = step(start, sent("a", plane(10)[0]), settings=Settings(step=0.0))
     np.testing.assert_allclose(state.vectors, plane(10, 100, 200), atol=1e-7)
-    np.testing.assert_array_equal(state.last_round, [0, classes.NEVER, classes.NEVER])
+    np.testing.assert_array_equal(state.last_round, [0, NEVER, NEVER])
 
 
 def test_a_class_unseen_for_50_rounds_keeps_its_row() -> None:
@@ -136,7 +134,7 @@ def test_a_class_unseen_for_50_rounds_keeps_its_row() -> None:
             items = [sent(user, state.vectors[place]) for place, user in enumerate("abc")]
             state = step(state, *items, settings=Settings(moved=moved))
         assert state.users == ("a", "b", "c", "d")
-        np.testing.assert_array_equal(state.last_round, [49, 49, 49, classes.NEVER])
+        np.testing.assert_array_equal(state.last_round, [49, 49, 49, NEVER])
         frozen = bool((state.vectors[3] == start.vectors[3]).all())
         assert frozen == (moved == "participants")
 

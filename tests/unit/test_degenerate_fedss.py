@@ -14,12 +14,12 @@ import torch
 
 from uvsdk.arrays import Float64
 from uvsdk.errors import SettingsError, UpdateRejectedError
-from uvsdk.federation import sampled_loss
 from uvsdk.federation.algorithms.fedss.payload import Payload, Settings, Task
 from uvsdk.federation.algorithms.fedss.request import REQUEST
 from uvsdk.federation.algorithms.fedss.server import SERVER
 from uvsdk.federation.messages import Admission, TrainingConfig
-from uvsdk.federation.sampled_softmax import Columns
+from uvsdk.federation.sampled_softmax import client
+from uvsdk.federation.sampled_softmax.columns import Columns
 from uvsdk.federation.strategy import Contribution
 
 D = 3
@@ -51,17 +51,17 @@ def trained(
     task: Task, settings: Settings, g: torch.Tensor, *, rate: float = 0.01
 ) -> tuple[Payload, torch.Tensor, float]:
     """(what a device sends after one step on ``g``, the gradient at ``g``, the loss)."""
-    local = sampled_loss.local_columns(task, settings)
+    local = client.local_columns(task, settings)
     embeddings = g.clone().requires_grad_()
     local.rows.requires_grad_()
-    loss = sampled_loss.loss(embeddings, torch.zeros(len(g), dtype=torch.int64), local, settings)
+    loss = client.loss(embeddings, torch.zeros(len(g), dtype=torch.int64), local, settings)
     loss.backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         assert local.rows.grad is not None
         local.rows.sub_(rate * local.rows.grad)
-    sampled_loss.constrain(local, settings)
+    client.constrain(local, settings)
     assert embeddings.grad is not None
-    return Payload(task.classes, sampled_loss.changes(local)), embeddings.grad, float(loss.detach())
+    return Payload(task.classes, client.changes(local)), embeddings.grad, float(loss.detach())
 
 
 def one(values: list[float]) -> torch.Tensor:
@@ -107,7 +107,7 @@ def test_more_negatives_than_classes_is_the_full_softmax_without_a_correction() 
     state = people(6, settings)
     task = handed(state, "c", settings)
     assert len(task.classes) == task.label_space == 6
-    local = sampled_loss.local_columns(task, settings)
+    local = client.local_columns(task, settings)
     assert local.shift.tolist() == [0] * 6
     g = one([1.0, 2, 3])
     _, _, loss = trained(task, settings, g)
@@ -155,8 +155,8 @@ def test_a_change_that_brings_a_column_to_zero_keeps_it() -> None:
 def test_an_antipodal_pair_has_a_logit_of_minus_the_scale() -> None:
     state = with_vectors(people(2), np.array([[1.0, 0, 0], [-1.0, 0, 0]]))
     task = handed(state, "a")
-    local = sampled_loss.local_columns(task, LAB)
-    values = sampled_loss.logits(torch.tensor(task.vectors[task.own]), local, LAB)[0]
+    local = client.local_columns(task, LAB)
+    values = client.logits(torch.tensor(task.vectors[task.own]), local, LAB)[0]
     assert sorted(values.tolist()) == pytest.approx([-20, 20])
     payload, _, loss = trained(task, LAB, torch.tensor(task.vectors[task.own]))
     assert loss == pytest.approx(0, abs=1e-6)

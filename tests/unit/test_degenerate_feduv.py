@@ -14,8 +14,8 @@ from uvsdk.federation.algorithms.feduv import codewords
 from uvsdk.federation.algorithms.feduv.client import CLIENT
 from uvsdk.federation.algorithms.feduv.payload import Payload, Settings, Task
 from uvsdk.federation.algorithms.feduv.server import SERVER, Numbers
+from uvsdk.federation.classes.spreadout import CollapseWarning
 from uvsdk.federation.messages import Admission, TrainingConfig
-from uvsdk.federation.spreadout import CollapseWarning
 from uvsdk.federation.strategy import Contribution
 from uvsdk.records.codec import pack
 from uvsdk.training.loop import unit

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.builders import unit
 from uvsdk.arrays import UInt8
 from uvsdk.errors import SettingsError, UpdateRejectedError
-from uvsdk.federation import algorithms, correlation, spreadout
+from uvsdk.federation import algorithms
 from uvsdk.federation.algorithms.fedalc.payload import Payload, Settings
 from uvsdk.federation.algorithms.fedalc.server import SERVER, pair_weights
 from uvsdk.federation.algorithms.fedalc_fixed import codebook
@@ -24,7 +24,8 @@ from uvsdk.federation.algorithms.fedalc_fixed.payload import Request
 from uvsdk.federation.algorithms.fedalc_fixed.payload import Settings as FixedSettings
 from uvsdk.federation.algorithms.fedalc_fixed.request import KEPT, REQUEST, digest
 from uvsdk.federation.algorithms.fedalc_fixed.server import SERVER as FIXED
-from uvsdk.federation.labels import LabelMatrix
+from uvsdk.federation.classes import correlation, spreadout
+from uvsdk.federation.classes.labels import LabelMatrix
 from uvsdk.federation.messages import Admission, TrainingConfig
 from uvsdk.federation.strategy import INSTANCES, MEAN, Contribution
 from uvsdk.records.codec import pack, unpack

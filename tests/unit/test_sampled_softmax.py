@@ -11,13 +11,14 @@ import torch
 
 from uvsdk.arrays import Float64, Int64
 from uvsdk.errors import SettingsError, UpdateRejectedError
-from uvsdk.federation import algorithms, sampled_loss, sampled_softmax, sampled_softmax_round
+from uvsdk.federation import algorithms
 from uvsdk.federation.algorithms.fedss.client import CLIENT
 from uvsdk.federation.algorithms.fedss.payload import Payload, Request, Settings, Task
 from uvsdk.federation.algorithms.fedss.request import KEY, REQUEST
 from uvsdk.federation.algorithms.fedss.server import SERVER
 from uvsdk.federation.messages import Admission
-from uvsdk.federation.sampled_softmax import Columns, class_id
+from uvsdk.federation.sampled_softmax import client, columns, server
+from uvsdk.federation.sampled_softmax.columns import Columns, class_id
 from uvsdk.federation.strategy import Contribution
 from uvsdk.records.codec import pack, unpack
 
@@ -78,7 +79,7 @@ def test_a_person_is_a_class_and_a_device_may_list_several() -> None:
     assert [state.names[place] for place in state.own("b")] == ["y", "z"]
     assert [state.names[place] for place in state.own("c")] == ["c"]
     assert SERVER.users(state) == ("a", "b", "c")
-    assert sampled_softmax.most_held(state) == 2
+    assert columns.most_held(state) == 2
 
 
 def test_a_class_goes_with_its_last_holder() -> None:
@@ -137,10 +138,10 @@ def test_whom_a_device_may_be_sent() -> None:
     """Persons are private unless the operator says otherwise; anchors and listed classes are not."""
     settings = Settings(initialisation="random", anchors=2)
     state = federation(settings, a=(), b=(), multi=("x", "y"))
-    space = [state.names[place] for place in sampled_softmax.label_space(state, "a", settings)]
+    space = [state.names[place] for place in columns.label_space(state, "a", settings)]
     assert space == ["a", "anchor/000000", "anchor/000001", "x", "y"]
     everybody = dataclasses.replace(settings, pool="users")
-    assert len(sampled_softmax.label_space(state, "a", everybody)) == 6
+    assert len(columns.label_space(state, "a", everybody)) == 6
     assert SERVER.restricted(settings) == ""
     assert "template" in SERVER.restricted(everybody)
     assert "template" in algorithms.server("softmax").restricted(algorithms.settings("softmax", {}))
@@ -389,9 +390,9 @@ def test_settings_that_count_negatives_wrongly_are_refused() -> None:
 # The loss
 
 
-def local(own: list[int], rows: Float64, label_space: int, settings: Settings) -> sampled_loss.LocalColumns:
+def local(own: list[int], rows: Float64, label_space: int, settings: Settings) -> client.LocalColumns:
     handed = Task(np.arange(len(rows)), rows.astype(np.float32), np.array(own, np.int64), label_space)
-    made = sampled_loss.local_columns(handed, settings)
+    made = client.local_columns(handed, settings)
     return dataclasses.replace(made, rows=torch.tensor(rows), received=torch.tensor(rows), shift=made.shift.double())
 
 
@@ -402,10 +403,10 @@ def test_the_loss_by_hand() -> None:
     rows = np.array([[1.0, 0], [0, 1.0], [-1.0, 0]])
     g, first = torch.tensor([[1.0, 0]], dtype=torch.float64), torch.tensor([0])
     expected = math.log(1 + 4 * math.exp(-2) + 4 * math.exp(-4))
-    assert float(sampled_loss.loss(g, first, local([0], rows, 9, settings), settings)) == pytest.approx(expected)
+    assert float(client.loss(g, first, local([0], rows, 9, settings), settings)) == pytest.approx(expected)
     plain = dataclasses.replace(settings, correction="none")
     expected = math.log(1 + math.exp(-2) + math.exp(-4))
-    assert float(sampled_loss.loss(g, first, local([0], rows, 9, plain), plain)) == pytest.approx(expected)
+    assert float(client.loss(g, first, local([0], rows, 9, plain), plain)) == pytest.approx(expected)
 
 
 def test_negatives_only_and_positives_only_by_hand() -> None:
@@ -414,7 +415,7 @@ def test_negatives_only_and_positives_only_by_hand() -> None:
     g, first = torch.tensor([[1.0, 0]], dtype=torch.float64), torch.tensor([0])
     for loss, expected in (("negatives", math.log(1 + math.exp(-4))), ("positives", math.log(1 + math.exp(-2)))):
         settings = dataclasses.replace(LAB, scale=2.0, correction="none", loss=loss)
-        found = sampled_loss.loss(g, first, local([0, 1], rows, 9, settings), settings)
+        found = client.loss(g, first, local([0, 1], rows, 9, settings), settings)
         assert float(found) == pytest.approx(expected), loss
 
 
@@ -425,7 +426,7 @@ def test_positives_only_teaches_a_device_of_one_class_nothing() -> None:
     rows = torch.nn.functional.normalize(torch.randn(1, D, dtype=torch.float64), dim=1).requires_grad_()
     g = torch.nn.functional.normalize(torch.randn(3, D, dtype=torch.float64), dim=1).requires_grad_()
     held = dataclasses.replace(local([0], rows.detach().numpy(), 5, settings), rows=rows)
-    found = sampled_loss.loss(g, torch.zeros(3, dtype=torch.int64), held, settings)
+    found = client.loss(g, torch.zeros(3, dtype=torch.int64), held, settings)
     found.backward()
     assert float(found.detach()) == 0
     assert g.grad is not None
@@ -448,7 +449,7 @@ def test_a_device_refuses_columns_that_no_server_sends() -> None:
         dataclasses.replace(good, label_space=2),
     ):
         with pytest.raises(UpdateRejectedError):
-            sampled_loss.local_columns(bad, LAB)
+            client.local_columns(bad, LAB)
 
 
 def test_what_a_device_sends_is_the_change_of_its_columns() -> None:
@@ -490,4 +491,4 @@ def test_the_oracle_hands_out_everything_and_gives_the_full_softmax() -> None:
     assert memory == {}
     again = oracle.step(state, (Contribution("b", 5, payload),), settings, seeded())
     np.testing.assert_allclose(again.vectors, state.vectors, atol=1e-7)
-    assert sampled_softmax_round.columns(again, np.array([0])).dtype == np.float32
+    assert server.vectors_at(again, np.array([0])).dtype == np.float32

@@ -50,8 +50,6 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 WITH_TORCH = (
     "uvsdk.training.backbones",
     "uvsdk.training.export",
-    "uvsdk.federation.positive",
-    "uvsdk.federation.sampled_loss",
     "uvsdk.training.graphs",
     "uvsdk.simulation",
     "uvsdk.training.loop",

@@ -15,7 +15,7 @@ from torch import nn
 from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import SettingsError, UpdateRejectedError, WireError
 from uvsdk.federation import aggregation, algorithms, clipping, optimisers, streams
-from uvsdk.federation.classes import mean_offdiagonal_cosine
+from uvsdk.federation.classes.matrix import mean_offdiagonal_cosine
 from uvsdk.federation.messages import Admission, OptimiserState, TrainingConfig
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON, Contribution, Memory
 from uvsdk.records import codec

@@ -22,7 +22,7 @@ from examples.reproduce.fedalc import laboratory, plans
 from examples.reproduce.fedalc.corpus import Corpus, corpus, precision
 from examples.reproduce.fedalc.federation import Federation
 from examples.reproduce.fedalc.plans import Plan
-from uvsdk.federation.classes import mean_offdiagonal_cosine
+from uvsdk.federation.classes.matrix import mean_offdiagonal_cosine
 
 HERE = Path(__file__).parent
 RESULTS, TUNING = HERE / "results.csv", HERE / "tuning.csv"

@@ -22,9 +22,9 @@ import faiss
 import numpy as np
 
 from uvsdk.arrays import Float64, Int64
-from uvsdk.federation import neighbours, spreadout
-from uvsdk.federation.neighbours import Lists
-from uvsdk.federation.spreadout import Pairs, Spreadout
+from uvsdk.federation.classes import neighbours, spreadout
+from uvsdk.federation.classes.neighbours import Lists
+from uvsdk.federation.classes.spreadout import Pairs, Spreadout
 
 HERE = Path(__file__).parent
 COLUMNS = ("method", "setting", "seed", "metric", "value", "unit")

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import SettingsError
-from uvsdk.federation.classes import check_initialisation
-from uvsdk.federation.labels import check_form
-from uvsdk.federation.spreadout import Spreadout
+from uvsdk.federation.classes.labels import check_form
+from uvsdk.federation.classes.matrix import check_initialisation
+from uvsdk.federation.classes.spreadout import Spreadout
 from uvsdk.federation.strategy import Disclosure
 
 WEIGHTS = ("sigma", "gamma", "eq11")
@@ -84,7 +84,7 @@ class Settings:
         )
 
     def spreadout(self) -> Spreadout:
-        """The part that :mod:`uvsdk.federation.spreadout` acts on."""
+        """The part that :mod:`uvsdk.federation.classes.spreadout` acts on."""
         nearest = self.weights == "eq11"
         options = Spreadout(
             mode="topk_hinge" if nearest and self.adaptive_margin else "hinge",

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from uvsdk.federation import classes, correlation, labels, spreadout
 from uvsdk.federation.algorithms.fedalc.payload import Payload, Settings, Task
-from uvsdk.federation.correlation import PairWeights
-from uvsdk.federation.labels import LabelMatrix
+from uvsdk.federation.classes import correlation, labels, matrix, spreadout
+from uvsdk.federation.classes.correlation import PairWeights
+from uvsdk.federation.classes.labels import LabelMatrix
 from uvsdk.federation.strategy import Contribution, ServerAlgorithm
 from uvsdk.records.codec import Scalar
 
 
 def _task(state: LabelMatrix, user: str, request: None, settings: Settings, rng: np.random.Generator) -> Task:
-    return Task(classes.vector_for(state, user).astype(np.float32))
+    return Task(matrix.vector_for(state, user).astype(np.float32))
 
 
 def pair_weights(state: LabelMatrix, settings: Settings) -> PairWeights | None:
@@ -29,8 +29,8 @@ def _step(
     state: LabelMatrix, contributions: tuple[Contribution[Payload], ...], settings: Settings, rng: np.random.Generator
 ) -> LabelMatrix:
     """One round: FedAwS' with weighted pairs. The gradient of the weighted sum is 2 (A + A^T) W, A_uv = a_uv slack."""
-    arrived = classes.by_user((item.user, item.samples, item.payload.vector) for item in contributions)
-    written = labels.changed(state, lambda rows: classes.write(rows, arrived))
+    arrived = matrix.by_user((item.user, item.samples, item.payload.vector) for item in contributions)
+    written = labels.changed(state, lambda rows: matrix.write(rows, arrived))
     rows = written.indices(item.user for item in contributions)
     pairs = spreadout.Pairs(weights=pair_weights(written, settings))
     for _ in range(settings.spread_steps):
@@ -61,10 +61,10 @@ SERVER = ServerAlgorithm(
     admit=labels.admit,
     remove=labels.remove,
     start=labels.start,
-    users=classes.users,
+    users=matrix.users,
     task=_task,
-    check=classes.check_row,
+    check=matrix.check_row,
     step=_step,
-    class_matrix=classes.matrix,
+    class_matrix=matrix.class_matrix,
     report=_report,
 )

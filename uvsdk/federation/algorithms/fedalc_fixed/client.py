@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import positive
 from uvsdk.federation.algorithms.fedalc_fixed.payload import Payload, Settings, Task
 from uvsdk.federation.algorithms.fedalc_fixed.request import KEPT
-from uvsdk.federation.positive import OwnVector
+from uvsdk.federation.classes import client
+from uvsdk.federation.classes.client import OwnVector
 from uvsdk.federation.strategy import ClientAlgorithm, Embed, Memory, Secret
 
 
@@ -16,13 +16,13 @@ def _begin(
     task: Task, memory: Memory, embed: Embed, settings: Settings, rng: np.random.Generator, secret: Secret
 ) -> OwnVector:
     if task.vector.size:
-        return positive.own_vector(task.vector)
+        return client.own_vector(task.vector)
     kept = memory.get(KEPT)
     if kept is None:
         raise UpdateRejectedError(
             "the server sent no class vector and none is kept here; ask for it: a request without a hash"
         )
-    return positive.own_vector(kept.astype(np.float32))
+    return client.own_vector(kept.astype(np.float32))
 
 
 def _finish(
@@ -35,9 +35,9 @@ def _finish(
 CLIENT = ClientAlgorithm(
     task=Task,
     begin=_begin,
-    parameters=positive.parameters,
-    rate=positive.rate,
-    loss=positive.loss,
-    constrain=positive.constrain,
+    parameters=client.parameters,
+    rate=client.rate,
+    loss=client.loss,
+    constrain=client.constrain,
     finish=_finish,
 )

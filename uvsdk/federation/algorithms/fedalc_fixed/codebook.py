@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from uvsdk.arrays import Float64, Int64
-from uvsdk.federation import correlation, spreadout
 from uvsdk.federation.algorithms.fedalc_fixed.payload import Settings
-from uvsdk.federation.correlation import Correlation, PairWeights
-from uvsdk.federation.spreadout import CollapseWarning, Pairs, Spreadout
+from uvsdk.federation.classes import correlation, spreadout
+from uvsdk.federation.classes.correlation import Correlation, PairWeights
+from uvsdk.federation.classes.spreadout import CollapseWarning, Pairs, Spreadout
 
 _SMALLEST_STEP = 1e-6
 _JITTER = 1e-3

@@ -11,7 +11,7 @@ import numpy as np
 
 from uvsdk.arrays import Array
 from uvsdk.federation.algorithms.fedalc_fixed.payload import Invitation, Request, Settings
-from uvsdk.federation.labels import LabelMatrix
+from uvsdk.federation.classes.labels import LabelMatrix
 from uvsdk.federation.strategy import Memory, RequestAlgorithm, Secret
 
 KEPT = "vector"

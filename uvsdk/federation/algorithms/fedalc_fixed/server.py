@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from uvsdk.arrays import Int64
-from uvsdk.federation import classes, labels
 from uvsdk.federation.algorithms.fedalc_fixed import codebook
 from uvsdk.federation.algorithms.fedalc_fixed.payload import Payload, Request, Settings, Task
 from uvsdk.federation.algorithms.fedalc_fixed.request import digest
-from uvsdk.federation.labels import LabelMatrix
+from uvsdk.federation.classes import labels, matrix
+from uvsdk.federation.classes.labels import LabelMatrix
 from uvsdk.federation.messages import Admission
 from uvsdk.federation.strategy import Contribution, ServerAlgorithm
 from uvsdk.records.codec import Scalar
@@ -41,7 +41,7 @@ def _optimised(
 
 
 def _task(state: LabelMatrix, user: str, request: Request, settings: Settings, rng: np.random.Generator) -> Task:
-    vector = classes.vector_for(state, user).astype(np.float32)
+    vector = matrix.vector_for(state, user).astype(np.float32)
     return Task(np.empty(0, np.float32) if request.held == digest(vector) else vector)
 
 
@@ -53,7 +53,7 @@ def _step(
     state: LabelMatrix, contributions: tuple[Contribution[Payload], ...], settings: Settings, rng: np.random.Generator
 ) -> LabelMatrix:
     took_part = [item.user for item in contributions]
-    return labels.changed(state, lambda rows: classes.write(rows, {}, took_part=took_part))
+    return labels.changed(state, lambda rows: matrix.write(rows, {}, took_part=took_part))
 
 
 def _report(state: LabelMatrix, settings: Settings) -> dict[str, Scalar]:
@@ -77,10 +77,10 @@ SERVER = ServerAlgorithm(
     admit=_admit,
     remove=labels.remove,
     start=_start,
-    users=classes.users,
+    users=matrix.users,
     task=_task,
     check=_check,
     step=_step,
-    class_matrix=classes.matrix,
+    class_matrix=matrix.class_matrix,
     report=_report,
 )

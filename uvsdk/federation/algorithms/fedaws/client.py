@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from uvsdk.federation import positive
 from uvsdk.federation.algorithms.fedaws.payload import Payload, Settings, Task
+from uvsdk.federation.classes.client import positive_hinge
 
-CLIENT = positive.client(Settings, Task, Payload)
+CLIENT = positive_hinge(Settings, Task, Payload)

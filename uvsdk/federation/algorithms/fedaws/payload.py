@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import SettingsError
-from uvsdk.federation.classes import check_initialisation
-from uvsdk.federation.spreadout import Spreadout
+from uvsdk.federation.classes.matrix import check_initialisation
+from uvsdk.federation.classes.spreadout import Spreadout
 from uvsdk.federation.strategy import Disclosure
 
 MOVED = ("all", "participants")
@@ -35,8 +35,8 @@ class Settings:
             in any case.
         moved: ``all`` rows, or ``participants``: advised when fewer than a tenth take part in a round.
         neighbours_index: ``exact``, or ``approximate``: neighbours are sought in lists kept from round to round
-            (:func:`uvsdk.federation.neighbours.from_lists`). It makes a difference above 4,096 classes, for modes of
-            nearest neighbours with all classes as candidates.
+            (:func:`uvsdk.federation.classes.neighbours.from_lists`). It makes a difference above 4,096 classes, for
+            modes of nearest neighbours with all classes as candidates.
     """
 
     margin_positive: float = 0.9
@@ -74,7 +74,7 @@ class Settings:
         return cls(initialisation="random", mode="topk_neg_sq", step=1.0, neighbours=100)
 
     def spreadout(self) -> Spreadout:
-        """The part that :mod:`uvsdk.federation.spreadout` acts on."""
+        """The part that :mod:`uvsdk.federation.classes.spreadout` acts on."""
         return Spreadout(
             mode=self.mode,
             step_size=self.step,

@@ -5,24 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from uvsdk.arrays import Int64
-from uvsdk.federation import classes, neighbours, spreadout
 from uvsdk.federation.algorithms.fedaws import state as kept
 from uvsdk.federation.algorithms.fedaws.payload import Payload, Settings, Task
 from uvsdk.federation.algorithms.fedaws.state import SpreadMatrix
+from uvsdk.federation.classes import matrix, neighbours, spreadout
 from uvsdk.federation.strategy import Contribution, ServerAlgorithm
 from uvsdk.records.codec import Scalar
 
 
 def _task(state: SpreadMatrix, user: str, request: None, settings: Settings, rng: np.random.Generator) -> Task:
-    return Task(classes.vector_for(state, user).astype(np.float32))
+    return Task(matrix.vector_for(state, user).astype(np.float32))
 
 
 def _step(
     state: SpreadMatrix, contributions: tuple[Contribution[Payload], ...], settings: Settings, rng: np.random.Generator
 ) -> SpreadMatrix:
     """One round. Rows are replaced, not averaged (S0 Alg 1 line 13), unless one user has several devices."""
-    written = classes.write(
-        state, classes.by_user((item.user, item.samples, item.payload.vector) for item in contributions)
+    written = matrix.write(
+        state, matrix.by_user((item.user, item.samples, item.payload.vector) for item in contributions)
     )
     rows = written.indices(item.user for item in contributions)
     lists = state.lists
@@ -35,7 +35,7 @@ def _step(
         pairs = _pairs(len(written.users), rows, settings, rng)
         moved = rows if settings.moved == "participants" else None
         spread = spreadout.step(written.vectors, options, rng, pairs=pairs, moved=moved, lists=lists)
-        written, lists = classes.with_vectors(written, spread.vectors), spread.lists
+        written, lists = matrix.with_vectors(written, spread.vectors), spread.lists
     return kept.with_lists(written, lists)
 
 
@@ -57,15 +57,15 @@ SERVER = ServerAlgorithm(
     state=SpreadMatrix,
     settings=Settings,
     payload=Payload,
-    needs=classes.needs,
+    needs=matrix.needs,
     empty=kept.empty,
     admit=kept.admit,
     remove=kept.remove,
     start=kept.start,
-    users=classes.users,
+    users=matrix.users,
     task=_task,
-    check=classes.check_row,
+    check=matrix.check_row,
     step=_step,
-    class_matrix=classes.matrix,
+    class_matrix=matrix.class_matrix,
     report=_report,
 )

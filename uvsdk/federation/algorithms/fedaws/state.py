@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from uvsdk.arrays import Int64
-from uvsdk.federation import classes, neighbours
 from uvsdk.federation.algorithms.fedaws.payload import Settings
-from uvsdk.federation.classes import ClassMatrix
+from uvsdk.federation.classes import matrix, neighbours
+from uvsdk.federation.classes.matrix import ClassMatrix
+from uvsdk.federation.classes.neighbours import Int32, Lists
 from uvsdk.federation.messages import Admission
-from uvsdk.federation.neighbours import Int32, Lists
 
 
 def _no_members() -> Int32:
@@ -24,7 +24,7 @@ def _never() -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class SpreadMatrix(ClassMatrix):
-    """Rows, and the fields of :class:`uvsdk.federation.neighbours.Lists`; no lists where neighbours are sought exactly.
+    """Rows, and the fields of :class:`~uvsdk.federation.classes.neighbours.Lists`; none where the search is exact.
 
     Args:
         members: int32 (C or 0, list length).
@@ -68,12 +68,12 @@ def with_lists(rows: ClassMatrix, lists: Lists | None) -> SpreadMatrix:
 
 def empty(dimension: int, settings: Settings) -> SpreadMatrix:
     """No users yet, d = ``dimension``."""
-    return with_lists(classes.empty(dimension, settings), None)
+    return with_lists(matrix.empty(dimension, settings), None)
 
 
 def admit(state: SpreadMatrix, admission: Admission, settings: Settings, rng: np.random.Generator) -> SpreadMatrix:
-    """:func:`uvsdk.federation.classes.admit`; a newcomer has no list yet."""
-    rows, lists = classes.admit(_rows(state), admission, settings, rng), state.lists
+    """:func:`uvsdk.federation.classes.matrix.admit`; a newcomer has no list yet."""
+    rows, lists = matrix.admit(_rows(state), admission, settings, rng), state.lists
     if lists is not None and len(rows.users) > len(state.users):
         lists = neighbours.inserted(lists, rows.users.index(admission.user))
     return with_lists(rows, lists)
@@ -85,12 +85,12 @@ def remove(state: SpreadMatrix, user: str) -> SpreadMatrix:
         return state
     lists = state.lists
     left = None if lists is None else neighbours.removed(lists, state.users.index(user))
-    return with_lists(classes.remove(_rows(state), user), left)
+    return with_lists(matrix.remove(_rows(state), user), left)
 
 
 def start(state: SpreadMatrix, settings: Settings, rng: np.random.Generator) -> SpreadMatrix:
-    """:func:`uvsdk.federation.classes.start`."""
-    return with_lists(classes.start(_rows(state), settings, rng), state.lists)
+    """:func:`uvsdk.federation.classes.matrix.start`."""
+    return with_lists(matrix.start(_rows(state), settings, rng), state.lists)
 
 
 def _rows(state: ClassMatrix) -> ClassMatrix:

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uvsdk.federation import sampled_loss
 from uvsdk.federation.algorithms.fedss.payload import Payload, Settings, Task
 from uvsdk.federation.algorithms.fedss.request import KEY, ROUNDS
-from uvsdk.federation.sampled_loss import LocalColumns
+from uvsdk.federation.sampled_softmax import client
+from uvsdk.federation.sampled_softmax.client import LocalColumns
 from uvsdk.federation.strategy import ClientAlgorithm, Embed, Memory, Secret
 
 
@@ -33,14 +33,14 @@ class Local(LocalColumns):
 def _begin(
     task: Task, memory: Memory, embed: Embed, settings: Settings, rng: np.random.Generator, secret: Secret
 ) -> Local:
-    columns = sampled_loss.local_columns(task, settings)
+    received = client.local_columns(task, settings)
     return Local(
-        columns.rows,
-        columns.received,
-        columns.own,
-        columns.positive,
-        columns.shift,
-        columns.classes,
+        received.rows,
+        received.received,
+        received.own,
+        received.positive,
+        received.shift,
+        received.classes,
         key=torch.tensor(np.array(memory.get(KEY, np.empty(0, np.uint8)))),
         rounds=torch.tensor(np.array(memory.get(ROUNDS, np.empty(0, np.int64)))),
     )
@@ -50,16 +50,16 @@ def _finish(
     local: Local, embed: Embed, settings: Settings, rng: np.random.Generator, secret: Secret
 ) -> tuple[Payload, Memory]:
     kept = {KEY: local.key.numpy(), ROUNDS: local.rounds.numpy()}
-    payload = Payload(local.classes.numpy(), sampled_loss.changes(local))
+    payload = Payload(local.classes.numpy(), client.changes(local))
     return payload, {name: value for name, value in kept.items() if len(value)}
 
 
 CLIENT = ClientAlgorithm(
     task=Task,
     begin=_begin,
-    parameters=sampled_loss.parameters,
-    rate=sampled_loss.rate,
-    loss=sampled_loss.loss,
-    constrain=sampled_loss.constrain,
+    parameters=client.parameters,
+    rate=client.rate,
+    loss=client.loss,
+    constrain=client.constrain,
     finish=_finish,
 )

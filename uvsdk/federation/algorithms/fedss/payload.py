@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from uvsdk.arrays import Float32, Int64
 from uvsdk.errors import SettingsError
-from uvsdk.federation.sampled_softmax import check_column_settings
+from uvsdk.federation.sampled_softmax.columns import check_column_settings
 from uvsdk.federation.strategy import Disclosure
 
 LOSSES = ("sampled", "negatives", "positives", "full")

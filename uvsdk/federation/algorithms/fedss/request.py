@@ -8,9 +8,9 @@ import numpy as np
 
 from uvsdk.arrays import Int64, UInt8
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import sampled_softmax
 from uvsdk.federation.algorithms.fedss.payload import Invitation, Request, Settings
-from uvsdk.federation.sampled_softmax import Columns
+from uvsdk.federation.sampled_softmax import columns
+from uvsdk.federation.sampled_softmax.columns import Columns
 from uvsdk.federation.strategy import Memory, RequestAlgorithm, Secret
 
 KEY, ROUNDS = "key", "rounds"
@@ -21,8 +21,8 @@ _KEY_BYTES = 32
 
 def _invite(state: Columns, user: str, settings: Settings) -> Invitation:
     """The ids of the user's label space. Raises :class:`UpdateRejectedError` for a stranger."""
-    ids = state.ids[sampled_softmax.label_space(state, user, settings)]
-    size = settings.size(len(ids), sampled_softmax.most_held(state))
+    ids = state.ids[columns.label_space(state, user, settings)]
+    size = settings.size(len(ids), columns.most_held(state))
     return Invitation(np.sort(ids), state.ids[state.own(user)], size)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation import sampled_softmax, sampled_softmax_round
 from uvsdk.federation.algorithms.fedss.payload import Payload, Request, Settings, Task
-from uvsdk.federation.sampled_softmax import Columns
+from uvsdk.federation.sampled_softmax import columns, server
+from uvsdk.federation.sampled_softmax.columns import Columns
 from uvsdk.federation.strategy import MEAN, ServerAlgorithm
 from uvsdk.records.codec import Scalar
 
@@ -20,15 +20,15 @@ def _task(state: Columns, user: str, request: Request | None, settings: Settings
     """The sub-network that was asked for. Raises :class:`UpdateRejectedError` for anything but a fair request."""
     if request is None:
         raise UpdateRejectedError("a device names the classes it wants before it is sent any; ask for them first")
-    places = sampled_softmax.check_ids(state, request.classes, user, settings)
-    label_space = len(sampled_softmax.label_space(state, user, settings))
-    allowed = settings.size(label_space, sampled_softmax.most_held(state))
+    places = columns.check_ids(state, request.classes, user, settings)
+    label_space = len(columns.label_space(state, user, settings))
+    allowed = settings.size(label_space, columns.most_held(state))
     if len(places) > allowed:
         raise UpdateRejectedError(f"{len(places)} classes were asked for, at most {allowed} are sent in a round")
     return Task(
         classes=request.classes,
-        vectors=sampled_softmax_round.columns(state, places),
-        own=sampled_softmax_round.own_among(state, user, places),
+        vectors=server.vectors_at(state, places),
+        own=server.own_among(state, user, places),
         label_space=label_space,
     )
 
@@ -43,13 +43,13 @@ def _restricted(settings: Settings) -> str:
 
 
 def _report(state: Columns, settings: Settings) -> dict[str, Scalar]:
-    anchors = int((state.kinds == sampled_softmax.ANCHOR).sum())
-    listed = int((state.kinds == sampled_softmax.LISTED).sum())
+    anchors = int((state.kinds == columns.ANCHOR).sum())
+    listed = int((state.kinds == columns.LISTED).sum())
     return {
         "classes": len(state.names),
         "anchors": anchors,
         "listed_classes": listed,
-        "most_classes_of_a_user": sampled_softmax.most_held(state),
+        "most_classes_of_a_user": columns.most_held(state),
         "refused_columns": state.refused,
     }
 
@@ -59,15 +59,15 @@ SERVER = ServerAlgorithm(
     settings=Settings,
     payload=Payload,
     needs=_needs,
-    empty=sampled_softmax.empty,
-    admit=sampled_softmax.admit,
-    remove=sampled_softmax.remove,
-    start=sampled_softmax.start,
-    users=sampled_softmax.users,
+    empty=columns.empty,
+    admit=columns.admit,
+    remove=columns.remove,
+    start=columns.start,
+    users=columns.users,
     task=_task,
-    check=sampled_softmax_round.check,
-    step=sampled_softmax_round.step,
-    class_matrix=sampled_softmax.matrix,
+    check=server.check,
+    step=server.step,
+    class_matrix=columns.class_matrix,
     restricted=_restricted,
     report=_report,
 )

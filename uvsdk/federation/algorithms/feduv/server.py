@@ -12,9 +12,9 @@ from uvsdk.errors import UpdateRejectedError
 from uvsdk.federation.algorithms.feduv import codewords
 from uvsdk.federation.algorithms.feduv.codewords import NUMBER_BITS
 from uvsdk.federation.algorithms.feduv.payload import Payload, Settings, Task
+from uvsdk.federation.classes.spreadout import CollapseWarning
 from uvsdk.federation.guards import check_samples
 from uvsdk.federation.messages import Admission
-from uvsdk.federation.spreadout import CollapseWarning
 from uvsdk.federation.strategy import Contribution, ServerAlgorithm
 from uvsdk.records.codec import Scalar
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from uvsdk.federation import positive
 from uvsdk.federation.algorithms.fixed.payload import Payload, Settings, Task
+from uvsdk.federation.classes.client import positive_hinge
 
-CLIENT = positive.client(Settings, Task, lambda vector: Payload())
+CLIENT = positive_hinge(Settings, Task, lambda vector: Payload())

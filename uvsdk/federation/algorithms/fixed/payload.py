@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import SettingsError
-from uvsdk.federation.classes import check_initialisation
+from uvsdk.federation.classes.matrix import check_initialisation
 from uvsdk.federation.strategy import Disclosure
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from uvsdk.arrays import Float32, Int64
-from uvsdk.federation.sampled_softmax import check_column_settings
+from uvsdk.federation.sampled_softmax.columns import check_column_settings
 from uvsdk.federation.strategy import Disclosure
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from uvsdk.federation import sampled_softmax, sampled_softmax_round
 from uvsdk.federation.algorithms.softmax.payload import Payload, Settings, Task
-from uvsdk.federation.sampled_softmax import Columns
+from uvsdk.federation.sampled_softmax import columns, server
+from uvsdk.federation.sampled_softmax.columns import Columns
 from uvsdk.federation.strategy import MEAN, ServerAlgorithm
 
 
@@ -18,8 +18,8 @@ def _task(state: Columns, user: str, request: None, settings: Settings, rng: np.
     places = np.argsort(state.ids)
     return Task(
         classes=state.ids[places],
-        own=sampled_softmax_round.own_among(state, user, places),
-        vectors=sampled_softmax_round.columns(state, places),
+        own=server.own_among(state, user, places),
+        vectors=server.vectors_at(state, places),
         label_space=len(places),
     )
 
@@ -36,14 +36,14 @@ SERVER = ServerAlgorithm(
     settings=Settings,
     payload=Payload,
     needs=_needs,
-    empty=sampled_softmax.empty,
-    admit=sampled_softmax.admit,
-    remove=sampled_softmax.remove,
-    start=sampled_softmax.start,
-    users=sampled_softmax.users,
+    empty=columns.empty,
+    admit=columns.admit,
+    remove=columns.remove,
+    start=columns.start,
+    users=columns.users,
     task=_task,
-    check=sampled_softmax_round.check,
-    step=sampled_softmax_round.step,
-    class_matrix=sampled_softmax.matrix,
+    check=server.check,
+    step=server.step,
+    class_matrix=columns.class_matrix,
     restricted=_restricted,
 )

@@ -100,7 +100,7 @@ SomeTask = TypeVar("SomeTask", bound=VectorTask)
 SomePayload = TypeVar("SomePayload")
 
 
-def client(
+def positive_hinge(
     settings: type[SomeSettings], task: type[SomeTask], payload: Callable[[Float32], SomePayload]
 ) -> ClientAlgorithm[SomeSettings, SomeTask, SomePayload, OwnVector]:
     """The device's half of an algorithm that has this loss and keeps nothing on the device.

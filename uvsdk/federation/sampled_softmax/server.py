@@ -15,7 +15,7 @@ import numpy as np
 
 from uvsdk.arrays import Bool, Float32, Float64, Int64
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation.sampled_softmax import Columns, ColumnSettings, check_ids, places_of
+from uvsdk.federation.sampled_softmax.columns import Columns, ColumnSettings, check_ids, places_of
 from uvsdk.federation.strategy import Contribution
 
 _LONGEST_DELTA = 2.0 + 1e-3
@@ -39,7 +39,7 @@ class ColumnPayload(Protocol):
 SomePayload = TypeVar("SomePayload", bound=ColumnPayload)
 
 
-def columns(state: Columns, places: Int64) -> Float32:
+def vectors_at(state: Columns, places: Int64) -> Float32:
     """The columns at ``places``, float32 (s, d). Raises :class:`UpdateRejectedError` before they are drawn."""
     if not state.started:
         raise UpdateRejectedError("the class vectors have not been drawn yet; start the algorithm first")

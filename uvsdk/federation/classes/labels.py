@@ -10,9 +10,9 @@ import numpy as np
 
 from uvsdk.arrays import Float64, Int64, UInt8
 from uvsdk.errors import SettingsError, UpdateRejectedError
-from uvsdk.federation import classes, correlation
-from uvsdk.federation.classes import ClassMatrix, RowSettings
-from uvsdk.federation.correlation import Correlation
+from uvsdk.federation.classes import correlation, matrix
+from uvsdk.federation.classes.correlation import Correlation
+from uvsdk.federation.classes.matrix import ClassMatrix, RowSettings
 from uvsdk.federation.messages import Admission
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, PERSON
 
@@ -107,19 +107,19 @@ def check_form(form: str, smallest_shared: int) -> None:
 
 
 def needs(settings: LabelSettings) -> frozenset[str]:
-    """What :func:`uvsdk.federation.classes.needs` says, the link of a person, and the instances unless they are off."""
+    """What :func:`matrix.needs` says, the link of a person, and the instances unless they are off."""
     hashed = {"content": frozenset({INSTANCES}), "embedding": frozenset({EMBEDDED}), "off": frozenset[str]()}
-    return classes.needs(settings) | {PERSON} | hashed[settings.instances]
+    return matrix.needs(settings) | {PERSON} | hashed[settings.instances]
 
 
 def empty(dimension: int, settings: LabelSettings) -> LabelMatrix:
     """No users yet, d = ``dimension``."""
-    rows = classes.empty(dimension, settings)
+    rows = matrix.empty(dimension, settings)
     return LabelMatrix(rows.users, rows.vectors, rows.means, rows.samples, rows.last_round)
 
 
 def admit(state: LabelMatrix, admission: Admission, settings: LabelSettings, rng: np.random.Generator) -> LabelMatrix:
-    """:func:`uvsdk.federation.classes.admit`, and the user's instances and person; admitted again they are replaced.
+    """:func:`matrix.admit`, and the user's instances and person; admitted again they are replaced.
 
     A device that sends no instance is a class without any: nothing is pushed away from it on its own account.
 
@@ -127,7 +127,7 @@ def admit(state: LabelMatrix, admission: Admission, settings: LabelSettings, rng
         UpdateRejectedError: as there, or instances that are not hashes, or more of them than samples.
     """
     instances = _checked(admission, settings)
-    rows = classes.admit(_rows(state), admission, settings, rng)
+    rows = matrix.admit(_rows(state), admission, settings, rng)
     again = admission.user in state.users
     index = rows.users.index(admission.user)
     first = int(state.pointers[index])
@@ -149,7 +149,7 @@ def remove(state: LabelMatrix, user: str) -> LabelMatrix:
         return state
     index = state.users.index(user)
     left = _joined(
-        classes.remove(_rows(state), user),
+        matrix.remove(_rows(state), user),
         hashes=np.delete(state.hashes, np.arange(state.pointers[index], state.pointers[index + 1]), axis=0),
         lengths=np.delete(np.diff(state.pointers), index),
         persons=state.persons[:index] + state.persons[index + 1 :],
@@ -161,17 +161,17 @@ def start(state: LabelMatrix, settings: LabelSettings, rng: np.random.Generator)
     """Draw the rows and count the label sets; unchanged where that has been done."""
     if state.started:
         return state
-    return counted(_with(state, classes.start(_rows(state), settings, rng)))
+    return counted(_with(state, matrix.start(_rows(state), settings, rng)))
 
 
 def changed(state: LabelMatrix, change: Callable[[ClassMatrix], ClassMatrix]) -> LabelMatrix:
-    """``state`` with other rows for the same users, e.g. those that :func:`uvsdk.federation.classes.write` gives."""
+    """``state`` with other rows for the same users, e.g. those that :func:`matrix.write` gives."""
     return _with(state, change(_rows(state)))
 
 
 def with_vectors(state: LabelMatrix, vectors: Float64) -> LabelMatrix:
     """``state`` with other class vectors."""
-    return changed(state, lambda rows: classes.with_vectors(rows, vectors))
+    return changed(state, lambda rows: matrix.with_vectors(rows, vectors))
 
 
 def counted(state: LabelMatrix) -> LabelMatrix:

@@ -25,8 +25,8 @@ import numpy as np
 
 from uvsdk.arrays import Bool, Float64, Int64
 from uvsdk.errors import SettingsError
-from uvsdk.federation import neighbours
-from uvsdk.federation.neighbours import Lists
+from uvsdk.federation.classes import neighbours
+from uvsdk.federation.classes.neighbours import Lists
 
 MODES = ("hinge", "topk_neg_sq", "topk_hinge")
 REDUCTIONS = ("sum", "mean")
@@ -115,7 +115,7 @@ class Pairs:
         anchors: int64, C_t: the rows c, distinct.
         candidates: int64, C': the rows y, distinct. Neighbours are sought within C' only (SPEC 2.2).
         weights: a_cy >= 0, float64 (C, C) or what gives the entries that are asked for, e.g. FedALC's sigma
-            (:class:`uvsdk.federation.correlation.PairWeights`).
+            (:class:`uvsdk.federation.classes.correlation.PairWeights`).
     """
 
     anchors: Int64 | None = None

@@ -244,7 +244,7 @@ def with_vectors(state: ClassMatrix, vectors: Float64) -> ClassMatrix:
     return replace(state, vectors=vectors)
 
 
-def matrix(state: ClassMatrix) -> tuple[tuple[str, ...], Float64]:
+def class_matrix(state: ClassMatrix) -> tuple[tuple[str, ...], Float64]:
     """(users, W), or no users and W of shape (0, d) before the rows are drawn."""
     if not state.started:
         return (), np.empty((0, state.dimension))

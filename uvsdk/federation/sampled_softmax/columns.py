@@ -17,8 +17,8 @@ import numpy as np
 
 from uvsdk.arrays import Float64, Int64, UInt8
 from uvsdk.errors import SettingsError, UpdateRejectedError
-from uvsdk.federation import classes
-from uvsdk.federation.classes import ClassMatrix
+from uvsdk.federation.classes import matrix
+from uvsdk.federation.classes.matrix import ClassMatrix
 from uvsdk.federation.messages import Admission
 
 PERSON, LISTED, ANCHOR = 0, 1, 2
@@ -46,7 +46,7 @@ class ColumnSettings(Protocol):
 
     @property
     def initialisation(self) -> str:
-        """One of :data:`uvsdk.federation.classes.INITIALISATIONS`."""
+        """One of :data:`uvsdk.federation.classes.matrix.INITIALISATIONS`."""
         ...
 
     @property
@@ -175,7 +175,7 @@ def empty(dimension: int, settings: ColumnSettings) -> Columns:
         momentum=none,
         means=none,
         samples=np.zeros(count, np.int64),
-        last_round=np.full(count, classes.NEVER, np.int64),
+        last_round=np.full(count, matrix.NEVER, np.int64),
         users=(),
         holders=np.empty(0, np.int64),
         held=np.empty(0, np.int64),
@@ -191,8 +191,8 @@ def admit(state: Columns, admission: Admission, settings: ColumnSettings, rng: n
     """``state`` with that user and the classes it holds; classes already there keep their columns.
 
     A user who joins again holds what the last admission says. A person's column starts as in
-    :func:`uvsdk.federation.classes.admit`; one listed by name starts at random, since a device of several classes
-    sends no mean of any.
+    :func:`uvsdk.federation.classes.matrix.admit`; one listed by name starts at random, since a device of several
+    classes sends no mean of any.
 
     Raises:
         UpdateRejectedError: no sample, a mean that is needed and unusable, or names that are not sorted and distinct,
@@ -238,7 +238,7 @@ def remove(state: Columns, user: str) -> Columns:
 
 
 def start(state: Columns, settings: ColumnSettings, rng: np.random.Generator) -> Columns:
-    """Draw the columns of all classes (:func:`uvsdk.federation.classes.start`); unchanged where that has been done.
+    """Draw the columns as :func:`uvsdk.federation.classes.matrix.start` draws rows; unchanged where that has been done.
 
     Raises:
         SettingsError: some device would see its only class and nothing else: its loss would be 0 whatever it does.
@@ -251,11 +251,11 @@ def start(state: Columns, settings: ColumnSettings, rng: np.random.Generator) ->
                 "a softmax over one class teaches nothing: a device here would see its own class alone; set anchors to "
                 "a number of synthetic classes, or wait until others have joined"
             )
-    rows = classes.start(state.rows, settings, rng)
+    rows = matrix.start(state.rows, settings, rng)
     return replace(state, vectors=rows.vectors, started=True)
 
 
-def matrix(state: Columns) -> tuple[tuple[str, ...], Float64]:
+def class_matrix(state: Columns) -> tuple[tuple[str, ...], Float64]:
     """(classes that somebody holds, their columns), or none and (0, d) before the columns are drawn."""
     if not state.started:
         return (), np.empty((0, state.dimension))
@@ -312,7 +312,7 @@ def check_column_settings(settings: ColumnSettings) -> None:
         raise SettingsError(f"scale is {settings.scale}; it must be positive and finite")
     if not 0 <= settings.vector_rate < float("inf"):
         raise SettingsError(f"vector_rate is {settings.vector_rate}; it must be finite and not negative")
-    classes.check_initialisation(settings.initialisation)
+    matrix.check_initialisation(settings.initialisation)
     if settings.pool not in POOLS:
         raise SettingsError(f"pool {settings.pool!r} is not one of {POOLS}")
     if settings.anchors < 0:
@@ -356,7 +356,7 @@ def _with_class(
     state: Columns, name: str, kind: int, admission: Admission, settings: ColumnSettings, rng: np.random.Generator
 ) -> Columns:
     how = settings if kind == PERSON else _AtRandom()
-    rows = classes.admit(state.rows, replace(admission, user=name, classes=()), how, rng)
+    rows = matrix.admit(state.rows, replace(admission, user=name, classes=()), how, rng)
     place = bisect_left(state.names, name)
     if place < len(state.names) and state.names[place] == name:
         return replace(state, means=rows.means, samples=rows.samples)
