@@ -1,0 +1,94 @@
+"""What the documents show of a device, of calibrating and of hashed ids runs, against a real server."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from tests.integration.harness import CONFIG, PEPPER, serving
+from tests.integration.numpy_devices import token_of
+from uvsdk import cli
+from uvsdk.bundle import shipped
+from uvsdk.privacy.identifiers import hash_user_id
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+OPERATIONS = ROOT / "docs" / "operations.md"
+INTEGRATION = ROOT / "docs" / "integration.md"
+
+
+def run(kind: str, document: Path, changes: Mapping[str, str], scope: dict[str, object]) -> None:
+    """Run the one block of that kind, with what is different here."""
+    (block,) = re.findall(rf"```python {kind}\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
+    for shown, here in changes.items():
+        assert shown in block
+        block = block.replace(shown, here)
+    exec(compile(block, f"{document.name}, {kind}", "exec"), scope)
+
+
+def write_people(folder: Path) -> None:
+    """Ten hands with eight pages each."""
+    digits = load_digits()
+    for number in range(10):
+        (folder / str(number)).mkdir(parents=True)
+        for place, image in enumerate(digits.images[digits.target == number][:8]):
+            Image.fromarray((255 - image / 16 * 255).astype(np.uint8)).save(folder / str(number) / f"{place}.png")
+
+
+def test_a_device_enrols_trains_and_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of a device, until training rests; then those that calibrate the model, without which none is verified.
+
+    One device alone: under FedAwS its one class vector would have nothing to keep away from.
+    """
+    pytest.importorskip("torch", reason="training needs the train extra")
+    monkeypatch.chdir(tmp_path)
+    shipped().save(tmp_path / "digits.uvb")
+    write_people(tmp_path / "PEOPLE")
+    probe = tmp_path / "PEOPLE" / "3" / "7.png"
+    config = replace(CONFIG, algorithm="positive_only", rounds=2, min_clients=1)
+    user = hash_user_id("ada", deployment=config.deployment, pepper=PEPPER)
+    with (
+        serving(tmp_path / "server-data", config=config, settings={"start_after_users": 1}) as server,
+        httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {server.operator}"}) as operator,
+    ):
+        scope: dict[str, object] = {
+            "passphrase": "of a test",
+            "token": token_of(server, "ada"),
+            "pepper": PEPPER,
+            "recordings": sorted((tmp_path / "PEOPLE" / "3").glob("[0-4].png")),
+        }
+        run("device", README, {"https://clinic.example": server.url, "voice.uvb": "digits.uvb"}, scope)
+        assert operator.get("/v1/rounds").text.count('"committed"') == 2
+
+        def verify() -> httpx.Response:
+            files = {"sample": ("probe.png", probe.read_bytes())}
+            return operator.post("/v1/verify", data={"user": user}, files=files)
+
+        assert verify().json()["type"] == "urn:uvsdk:problem:uncalibrated"
+        (tmp_path / "trained.uvb").write_bytes(operator.get("/v1/models/current/bundle").raise_for_status().content)
+        assert cli.main(["calibrate", "trained.uvb", "PEOPLE", "-o", "calibrated.uvb"]) == 0
+        (tmp_path / "server-data" / "operator-token").write_text(f"{server.operator}\n")
+        run("calibrate", OPERATIONS, {"https://clinic.example": server.url}, {})
+        assert verify().json().get("accepted") is True
+
+
+def test_the_command_that_hashes_an_id(tmp_path: Path) -> None:
+    text = INTEGRATION.read_text(encoding="utf-8")
+    (command,) = re.findall(r'^(python -c ".*?")$', text, re.DOTALL | re.MULTILINE)
+    _, *arguments = shlex.split(command)
+    (tmp_path / "pepper").write_bytes(PEPPER)
+    printed = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=True, cwd=tmp_path
+    ).stdout
+    assert printed.strip() == hash_user_id("ada", deployment="clinic", pepper=PEPPER)
