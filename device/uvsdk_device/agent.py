@@ -16,7 +16,7 @@ import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,11 +34,12 @@ from uvsdk.modality.sample import FACES_RULES, QUALITY_POLICIES, Capture, FacesR
 from uvsdk.presentation.carried import carried
 from uvsdk.records import strict_json
 from uvsdk.rest import forms
+from uvsdk.rest.answers import response
+from uvsdk.rest.problems import Problem
+from uvsdk.rest.verification import FIELDS, decision_document
 from uvsdk.scoring import Decision, QualityPolicy
 from uvsdk.system import network
 from uvsdk.verify import check_rate
-from uvsdk_device import problems
-from uvsdk_device.answer import decision_json
 from uvsdk_device.leaving import Removal
 from uvsdk_device.records import disk_errors
 from uvsdk_device.runtime import Runtime
@@ -99,11 +100,14 @@ def create_app(
     handlers = _Handlers(runtime, token, chosen, forget)
 
     async def problem(_request: Request, error: Exception) -> Response:
-        answer = problems.of(error)
-        if answer.status_code >= 500 and isinstance(error, UvsdkError):
-            # Whatever else fails is logged by the server around this application, with its traceback.
+        if isinstance(error, HTTPException):
+            return response(Problem.of_status(error.status_code, error.detail, error.headers))
+        known = Problem.of(error, "agent")
+        if known is None:  # logged by the server around this application, with its traceback
+            return response(Problem("internal", "the agent failed; its log holds the reason"))
+        if known.status >= 500:
             _LOG.error("%s: %s", type(error).__name__, error)
-        return answer
+        return response(known)
 
     return Starlette(
         routes=[
@@ -111,7 +115,7 @@ def create_app(
             Route("/v1/verify", handlers.verify, methods=["POST"]),
             Route("/v1/users/{user:path}", handlers.delete, methods=["DELETE"]),
         ],
-        exception_handlers={UvsdkError: problem, HTTPException: problem, Exception: problem},
+        exception_handlers=dict.fromkeys((Problem, UvsdkError, HTTPException, Exception), problem),
     )
 
 
@@ -181,7 +185,10 @@ class _Handlers:
             )
 
         decision = await self._in_thread(work)
-        return JSONResponse(decision_json(decision, told=self._settings.scores))
+        told = self._settings.scores
+        return JSONResponse(
+            decision_document(decision, told=told) | ({"timings_s": decision.timings_s} if told else {})
+        )
 
     async def delete(self, request: Request) -> Response:
         self._authorise(request)
@@ -194,12 +201,12 @@ class _Handlers:
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), self._token):
             headers = {"WWW-Authenticate": "Bearer"}
-            raise HTTPException(401, "this needs Authorization: Bearer TOKEN, the content of agent-token", headers)
+            raise Problem("unauthorized", "this needs Authorization: Bearer TOKEN, the content of agent-token", headers)
 
     async def _pieces(self, request: Request) -> AsyncIterator[bytes]:
         """The body as it comes, refused where it exceeds the limit."""
         limit = self._settings.body_limit_bytes
-        refusal = HTTPException(413, f"a body may have {limit} bytes; send a shorter sample", {"Connection": "close"})
+        refusal = Problem("too-large", f"a body may have {limit} bytes; send a shorter sample", {"Connection": "close"})
         declared = request.headers.get("content-length", "0")
         if declared.isdecimal() and int(declared) > limit:
             raise refusal
@@ -227,9 +234,6 @@ class _VerifyRequest:
     faces: FacesRule | None = None
 
 
-_FIELDS = frozenset(item.name for item in fields(_VerifyRequest))
-
-
 def _typed(form: Mapping[str, str]) -> dict[str, object]:
     """A form as the JSON it stands for: ``fmr`` a number where it is one."""
     values: dict[str, object] = dict(form)
@@ -239,7 +243,7 @@ def _typed(form: Mapping[str, str]) -> dict[str, object]:
 
 
 def _asked(values: object) -> _VerifyRequest:
-    if not isinstance(values, dict) or not {"user", "sample"} <= set(values) <= _FIELDS:
+    if not isinstance(values, dict) or not {"user", "sample"} <= set(values) <= set(FIELDS):
         raise WireError("expected an object of user, sample (base64) and, if wanted, fmr, quality and faces")
     user, sample, fmr = values["user"], values["sample"], values.get("fmr")
     quality, faces = values.get("quality"), values.get("faces")

@@ -19,8 +19,8 @@ from uvsdk.enrolment.ageing import AgeingPolicy
 from uvsdk.errors import SettingsError, StoreError, StoreLockedError
 from uvsdk.identify import DEFAULT_FPIR
 from uvsdk.privacy.bundle_signing import read_public_key
+from uvsdk.rest.verification import decision_document
 from uvsdk_device.ageing import revert_template
-from uvsdk_device.answer import decision_json
 from uvsdk_device.attempts import AttemptGate, reset_attempts
 from uvsdk_device.deployment import forget_approval
 from uvsdk_device.federation import Federation
@@ -100,7 +100,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         detectors=carried(runtime.bundle) if arguments.presentation_detector else (),
     )
     if arguments.json:
-        print(json.dumps(decision_json(decision)))
+        print(json.dumps(decision_document(decision) | {"timings_s": decision.timings_s}))
     else:
         for line in decision_lines(decision):
             print(line)

@@ -26,13 +26,13 @@ from uvsdk.errors import ServerRefusedError, ServerUnreachableError, WireError
 from uvsdk.privacy.request_signing import CHALLENGE_HEADER, Requested, sign_request
 from uvsdk.records.codec import Scalar
 from uvsdk.records.transfer import stays_here
+from uvsdk.rest.problems import MEDIA_TYPE, PREFIX
 from uvsdk.system import network
 from uvsdk_device.address import Address
 
 JSON_LIMIT = 1 << 20
 """Largest JSON answer that is read."""
 
-_PROBLEM = "urn:uvsdk:problem:"
 # Not now, says the server or what stands before it: the same request may pass later. A server that failed (500) or
 # ran out of disk (507) is mended by its operator, and must not cost the device its place meanwhile.
 _LATER = frozenset({408, 425, 429})
@@ -316,13 +316,13 @@ def _raise_for(response: httpx.Response, content: bytes) -> None:
 
 def _is_problem(response: httpx.Response) -> bool:
     kind: str = response.headers.get("content-type", "")
-    return kind.startswith("application/problem+json")
+    return kind.startswith(MEDIA_TYPE)
 
 
 def _kind(response: httpx.Response, content: bytes) -> str:
     """What a refusal is called: of a problem document, or by its status. Raises :class:`WireError`."""
     kind = f"http-{response.status_code}"
-    return str(_object(content).get("type", kind)).removeprefix(_PROBLEM)[:100] if _is_problem(response) else kind
+    return str(_object(content).get("type", kind)).removeprefix(PREFIX)[:100] if _is_problem(response) else kind
 
 
 def _check_origin(response: httpx.Response) -> None:

@@ -22,6 +22,7 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.errors import SampleError, TooManyAttemptsError
+from uvsdk.rest.problems import Problem
 from uvsdk.scoring import Decision, Threshold
 from uvsdk.templates.attempts import (
     HOUR_S,
@@ -38,7 +39,6 @@ from uvsdk.templates.attempts import (
     wait_s,
 )
 from uvsdk_server.monitoring import Metrics
-from uvsdk_server.problems import Problem
 from uvsdk_server.store import counts
 from uvsdk_server.store.counts import Subject, Whose
 from uvsdk_server.store.database import Database
@@ -246,7 +246,7 @@ class AttemptGate:
             self._settle(what, batch, now)
             return {}
         if any(subject not in batch.states for subject in what.subjects):
-            return Problem(404, "unknown-user", "nobody of that id has a template here; enrol first")
+            return Problem("unknown-user", "nobody of that id has a template here; enrol first")
         for subject in what.subjects:
             batch.keep(subject, anchored(batch.states[subject], now))
         waits_s = {subject: wait_s(batch.states[subject], self._policy(subject), now) for subject in what.subjects}

@@ -16,11 +16,11 @@ from starlette.responses import Response
 
 from uvsdk.errors import SealError
 from uvsdk.privacy.request_signing import Claim, Requested, claim_of, verify_request
+from uvsdk.rest.problems import Problem
 from uvsdk_server import tokens
 from uvsdk_server.bodies import StrictRoute, form_as_json
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.people import Device, check_active, check_known, check_trains
-from uvsdk_server.problems import Problem
 from uvsdk_server.store.schema import devices
 
 
@@ -69,7 +69,7 @@ async def _signer(request: Request) -> Device:
     async with deployment(request).database.read() as connection:
         row = (await connection.execute(select(devices).where(devices.c.device_id == claim.key_id))).first()
     if row is None:
-        raise Problem(401, "unknown-device", "no such device is registered; register it with an enrolment token")
+        raise Problem("unknown-device", "no such device is registered; register it with an enrolment token")
     key = Ed25519PublicKey.from_public_bytes(row.signing_key)
     verify_signature(request, key, claimed_digest(request))
     deployment(request).freshness.spend(claim, row.device_id)
@@ -103,7 +103,6 @@ def verify_signature(request: Request, key: Ed25519PublicKey, body_sha256: bytes
     names = deployment(request).authorities.possible(called)
     if not names:
         raise Problem(
-            421,
             "wrong-authority",
             "this server was called by a name that is not its own; the operator gives it that name with "
             "`uvsdk serve --authority NAME` (UVSDK_SERVER_AUTHORITIES)",
@@ -125,16 +124,16 @@ def claimed_digest(request: Request) -> bytes:
     try:
         digest = base64.b64decode(value.removeprefix("sha-256=:").removesuffix(":"), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise Problem(401, "bad-signature", "Content-Digest is not sha-256=:BASE64: (RFC 9530)") from error
+        raise Problem("bad-signature", "Content-Digest is not sha-256=:BASE64: (RFC 9530)") from error
     if len(digest) != 32:
-        raise Problem(401, "bad-signature", "Content-Digest does not hold a SHA-256 (RFC 9530)")
+        raise Problem("bad-signature", "Content-Digest does not hold a SHA-256 (RFC 9530)")
     return digest
 
 
 def check_body(request: Request, sha256: bytes) -> None:
     """Raise :class:`Problem` 401 unless the body that arrived is the one that was signed."""
     if claimed_digest(request) != sha256:
-        raise Problem(401, "bad-signature", "the body is not the one whose Content-Digest was signed")
+        raise Problem("bad-signature", "the body is not the one whose Content-Digest was signed")
 
 
 async def bearer(request: Request) -> tokens.Bearer | None:
@@ -143,7 +142,7 @@ async def bearer(request: Request) -> tokens.Bearer | None:
     if not kind:
         return None
     if kind.lower() != "bearer":
-        raise Problem(401, "unauthorized", "expected Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+        raise Problem("unauthorized", "expected Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
     async with deployment(request).database.read() as connection:
         return await tokens.bearer_of(connection, text.strip(), deployment(request).now())
 
@@ -179,16 +178,16 @@ async def owner_or_operator(request: Request, user: str) -> None:
     if request.headers.get("authorization"):
         await operator(request)
     elif (await signed_device(request)).user != user:
-        raise Problem(403, "forbidden", "a device may act for its own user only")
+        raise Problem("forbidden", "a device may act for its own user only")
 
 
 async def _require(request: Request, scopes: tuple[str, ...]) -> tokens.Bearer:
     """Who shows a token that has at least one of ``scopes``. Raises :class:`Problem` 401, 403."""
     shown = await bearer(request)
     if shown is None:
-        raise Problem(401, "unauthorized", "this needs Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+        raise Problem("unauthorized", "this needs Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
     if shown.scopes.isdisjoint(scopes):
-        raise Problem(403, "forbidden", f"this needs a token of scope {' or '.join(scopes)}")
+        raise Problem("forbidden", f"this needs a token of scope {' or '.join(scopes)}")
     return shown
 
 
@@ -210,7 +209,7 @@ class BearerFirst(StrictRoute):
 
 
 def _unsigned(error: SealError) -> Problem:
-    return Problem(401, "bad-signature", str(error))
+    return Problem("bad-signature", str(error))
 
 
 Served = Annotated[Deployment, Depends(deployment)]

@@ -27,6 +27,7 @@ from uvsdk.cli import Command
 from uvsdk.errors import SettingsError, StoreError
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.privacy.identifiers import hash_user_id
+from uvsdk.rest.problems import Problem
 from uvsdk.system import network
 from uvsdk.templates.attempts import wait_s
 from uvsdk_server import tokens
@@ -34,7 +35,6 @@ from uvsdk_server.app import create_app
 from uvsdk_server.connections import Patience, room
 from uvsdk_server.deployment import Deployment, check_pair, open_database
 from uvsdk_server.people import approved
-from uvsdk_server.problems import Problem
 from uvsdk_server.settings import Settings
 from uvsdk_server.store import counts, ledger, roster, schema
 from uvsdk_server.store.failures import trouble

@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from uvsdk.errors import SealError
 from uvsdk.privacy.sealing import Envelope
+from uvsdk.rest.problems import Problem
 from uvsdk_server.keys import KeyRing
 from uvsdk_server.people import Device
-from uvsdk_server.problems import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,16 @@ class Expected:
     server_key_id: str | None
 
 
-# field -> (status, kind, what to do)
-_REFUSALS: Mapping[str, tuple[int, str, str]] = {
-    "deployment": (409, "wrong-deployment", "it was sealed for another deployment"),
-    "direction": (400, "malformed", "it is not a message to the server"),
-    "message_type": (400, "malformed", "it is another type of message than this address takes"),
-    "algorithm": (409, "wrong-algorithm", "it was made with another algorithm; fetch the deployment again"),
-    "round_id": (409, "wrong-round", "it belongs to another round; ask for the current one"),
-    "model_version": (409, "wrong-model", "it was made with another model version than the round's"),
-    "recipient_key_id": (409, "wrong-key", "it is sealed to another key than the server's; fetch the deployment again"),
-    "sender": (403, "wrong-sender", "its sender is not the device that signed the request"),
+# field -> (kind, what to do)
+_REFUSALS: Mapping[str, tuple[str, str]] = {
+    "deployment": ("wrong-deployment", "it was sealed for another deployment"),
+    "direction": ("malformed", "it is not a message to the server"),
+    "message_type": ("malformed", "it is another type of message than this address takes"),
+    "algorithm": ("wrong-algorithm", "it was made with another algorithm; fetch the deployment again"),
+    "round_id": ("wrong-round", "it belongs to another round; ask for the current one"),
+    "model_version": ("wrong-model", "it was made with another model version than the round's"),
+    "recipient_key_id": ("wrong-key", "it is sealed to another key than the server's; fetch the deployment again"),
+    "sender": ("wrong-sender", "its sender is not the device that signed the request"),
 }
 
 
@@ -53,14 +53,14 @@ def check(envelope: Envelope, device: Device, expected: Expected) -> None:
     }
     for field, value in wanted.items():
         if value is not None and getattr(envelope.binding, field) != value:
-            status, kind, detail = _REFUSALS[field]
-            raise Problem(status, kind, f"the sealed message was refused: {detail}")
+            kind, detail = _REFUSALS[field]
+            raise Problem(kind, f"the sealed message was refused: {detail}")
     try:
         envelope.verify(device.signing_key)
     except SealError as error:
         # Sealed before this device's keys were replaced; the request around it is signed by the new one.
         if device.former_signing_key is None or not _is_by(envelope, device.former_signing_key):
-            raise Problem(401, "bad-signature", str(error)) from error
+            raise Problem("bad-signature", str(error)) from error
 
 
 def _is_by(envelope: Envelope, key: Ed25519PublicKey) -> bool:
@@ -83,8 +83,8 @@ def open_single(data: bytes, device: Device, expected: Expected, keys: KeyRing) 
         check(envelope, device, expected)
         private_key = keys.hpke(envelope.binding.recipient_key_id)
         if private_key is None:
-            status, kind, detail = _REFUSALS["recipient_key_id"]
-            raise Problem(status, kind, f"the sealed message was refused: {detail}")
+            kind, detail = _REFUSALS["recipient_key_id"]
+            raise Problem(kind, f"the sealed message was refused: {detail}")
         if len(envelope.chunk_lengths) != 1:
-            raise Problem(400, "malformed", f"expected one chunk, got {len(envelope.chunk_lengths)}")
+            raise Problem("malformed", f"expected one chunk, got {len(envelope.chunk_lengths)}")
         return envelope.open_chunk(0, private_key)

@@ -22,7 +22,7 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from uvsdk.privacy.request_signing import CHALLENGE_HEADER, Claim
-from uvsdk_server.problems import Problem
+from uvsdk.rest.problems import Problem
 
 _HEADER: Final = CHALLENGE_HEADER.lower().encode()
 _NONCE_BYTES: Final = 16
@@ -73,7 +73,6 @@ class Freshness:
         """Raise :class:`Problem` 401 where the challenge is none that is accepted; costs next to nothing."""
         if self._epoch(claim) is None:
             raise Problem(
-                401,
                 "stale-challenge",
                 "the request is not signed over a challenge of the last minutes; sign it over UVSDK-Challenge of this "
                 "answer and send it again",
@@ -92,10 +91,9 @@ class Freshness:
         seen = epoch.seen.setdefault(device_id, set())
         nonce = hashlib.blake2b(claim.nonce.encode(), digest_size=_NONCE_BYTES).digest()
         if nonce in seen:
-            raise Problem(401, "replayed-request", "this very request was received before; a repetition is signed anew")
+            raise Problem("replayed-request", "this very request was received before; a repetition is signed anew")
         if len(seen) >= self._per_device:
             raise Problem(
-                429,
                 "too-many-requests",
                 f"one device may send {self._per_device} requests in {self._window_s:g} s; try again later",
                 {"Retry-After": str(int(self._window_s) + 1)},

@@ -13,8 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from uvsdk.rest.answers import response
+from uvsdk.rest.problems import Problem
 from uvsdk_server.monitoring import Metrics
-from uvsdk_server.problems import Problem
 
 UPDATE_PATH: Final = re.compile(r"/v1/rounds/\d+/update")
 """Updates are streamed to the disk under a limit of their own (:mod:`uvsdk_server.uploads`)."""
@@ -86,7 +87,7 @@ class Gate:
         limit = self._bounds.of_path(scope["path"])
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > limit:
-            await too_large(limit).response()(scope, receive, send)
+            await response(too_large(limit))(scope, receive, send)
             return
         await self._in_time(scope, _Body(self._bounds, receive, limit=limit), send)
 
@@ -117,7 +118,7 @@ class Gate:
         except TimeoutError:
             if not allowed.expired():
                 raise
-            await timed_out(self._bounds.handler_s).response()(scope, body.next, send)
+            await response(timed_out(self._bounds.handler_s))(scope, body.next, send)
 
 
 class _Body:
@@ -164,14 +165,13 @@ class _Body:
 def too_large(limit_bytes: int) -> Problem:
     """The problem of a body over ``limit_bytes``; the connection is closed, since the rest was not read."""
     return Problem(
-        413, "too-large", f"the body exceeds {limit_bytes} bytes, the limit of this request", {"Connection": "close"}
+        "too-large", f"the body exceeds {limit_bytes} bytes, the limit of this request", {"Connection": "close"}
     )
 
 
 def too_slow(bounds: Bounds) -> Problem:
     """The problem of a body that stalls or trickles; the connection is closed."""
     return Problem(
-        408,
         "too-slow",
         f"the body came slower than {bounds.bytes_per_s:g} bytes a second, or stopped for {bounds.stall_s:g} s; send "
         "it again",
@@ -182,7 +182,6 @@ def too_slow(bounds: Bounds) -> Problem:
 def timed_out(limit_s: float) -> Problem:
     """The problem of a request that took too long inside the server."""
     return Problem(
-        503,
         "timed-out",
         f"the request took longer than {limit_s:g} s and was given up; it may have had its effect, so ask again",
         {"Retry-After": "5"},
@@ -206,7 +205,7 @@ class Allowance:
         >>> allowance.take(101.0)
         Traceback (most recent call last):
           ...
-        uvsdk_server.problems.Problem: at most 1 registrations a minute are taken; try again later
+        uvsdk.rest.problems.Problem: at most 1 registrations a minute are taken; try again later
         >>> allowance.take(160.0)
         """
         self.check(now)
@@ -224,7 +223,6 @@ class Allowance:
         if self._left < 1:
             wait_s = int((1 - self._left) * 60 / self._per_minute) + 1
             raise Problem(
-                429,
                 "too-many-requests",
                 f"at most {self._per_minute} {self._events} a minute are taken; try again later",
                 {"Retry-After": str(wait_s)},

@@ -18,11 +18,11 @@ from sqlalchemy import delete, select, update
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError, StoreError
+from uvsdk.rest.problems import Problem
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.plausibility import check
 from uvsdk.scoring.record import restored, stored
 from uvsdk_server.keys import AtRest
-from uvsdk_server.problems import Problem
 from uvsdk_server.store import ledger
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
@@ -94,13 +94,13 @@ class Models:
     async def calibrate(self, version: str, scores: Float32, source: str) -> None:
         """Give ``version`` its impostor scores. Raises :class:`Problem` 404, 422."""
         if not len(scores) or not np.isfinite(scores).all() or float(np.abs(scores).max()) > 1 + 1e-5:
-            raise Problem(422, "invalid-request", "impostor scores are cosines: at least one, finite, in [-1, 1]")
+            raise Problem("invalid-request", "impostor scores are cosines: at least one, finite, in [-1, 1]")
         row = await self._find(version)
         calibration = Calibration.from_scores(scores, model_version=row.model_version, source=source)
         try:
             check(calibration)
         except BundleError as error:
-            raise Problem(422, "invalid-request", str(error)) from error
+            raise Problem("invalid-request", str(error)) from error
         blob = await asyncio.to_thread(self._blobs.write, sealed_calibration(calibration, self._at_rest))
         async with self._database.write() as connection:
             await connection.execute(
@@ -143,7 +143,7 @@ class Models:
         async with self._database.read() as connection:
             row = (await connection.execute(query)).first()
         if row is None:
-            raise Problem(404, "unknown-model", "no such model version is kept here; ask for models/current")
+            raise Problem("unknown-model", "no such model version is kept here; ask for models/current")
         return row
 
     def _build(self, row: AnyRow, path: Path) -> None:

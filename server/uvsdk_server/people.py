@@ -18,10 +18,10 @@ from uvsdk.federation.guards import check_samples, check_unit_vector
 from uvsdk.federation.messages import Admission, TemplateUpload
 from uvsdk.privacy.key_rotation import Rotation
 from uvsdk.records.codec import pack, unpack
+from uvsdk.rest.problems import Problem
 from uvsdk.templates.template import Template
 from uvsdk_server import tokens
 from uvsdk_server.keys import KeyFolder
-from uvsdk_server.problems import Problem
 from uvsdk_server.seals import seal_of
 from uvsdk_server.store import ledger, roster
 from uvsdk_server.store.database import Database
@@ -102,7 +102,7 @@ class People:
                 return True
             shown = await tokens.bearer_of(connection, asked.token, now)
         if "enrol" not in shown.scopes:
-            raise Problem(403, "forbidden", "this is not an enrolment token; ask the operator for one")
+            raise Problem("forbidden", "this is not an enrolment token; ask the operator for one")
         return False
 
     async def register(self, asked: Registration, now: float) -> tuple[State, bool]:
@@ -115,7 +115,7 @@ class People:
                     asked.signing_key,
                     asked.sealing_key,
                 ):
-                    raise Problem(409, "device-exists", "this signing key is registered otherwise; make new keys")
+                    raise Problem("device-exists", "this signing key is registered otherwise; make new keys")
                 check_known(known.state)
                 return known.state, False
             token = await tokens.spend(connection, asked.token, asked.user, now)
@@ -189,7 +189,7 @@ class People:
                 )
             )
             if moved.rowcount == 0:
-                raise Problem(409, "keys-replaced", "this device's keys were replaced meanwhile; read them anew")
+                raise Problem("keys-replaced", "this device's keys were replaced meanwhile; read them anew")
 
     async def devices(
         self, *, user: str | None = None, state: State | None = None, after: str = "", limit: int | None = None
@@ -249,10 +249,10 @@ class People:
         async with self._database.read() as connection:
             row = (await connection.execute(query)).first()
         if row is None or row.template_sealed is None:
-            raise Problem(404, "unknown-user", "nobody of that id has a template here; enrol first")
+            raise Problem("unknown-user", "nobody of that id has a template here; enrol first")
         if row.template_version != model_version:
             raise Problem(
-                409, "template-outdated", "the template was made with another model version; its device must renew it"
+                "template-outdated", "the template was made with another model version; its device must renew it"
             )
         own = await seal_of(user, self._keys, self._database)
         data = own.open(row.template_sealed, f"template/{user}/{model_version}")
@@ -261,7 +261,6 @@ class People:
         except (WireError, UpdateRejectedError) as error:
             # An older version kept the bare vector, by which the device and the server would decide differently.
             raise Problem(
-                409,
                 "template-outdated",
                 "the template was kept by an older version, without its conditions and threshold; its device must "
                 "renew it",
@@ -271,7 +270,7 @@ class People:
 def check_known(state: State) -> None:
     """Raise :class:`Problem` 403 for a device whose rights were taken."""
     if state == "revoked":
-        raise Problem(403, "revoked-device", "this device was revoked; register it anew, with new keys and a new token")
+        raise Problem("revoked-device", "this device was revoked; register it anew, with new keys and a new token")
 
 
 def check_trains(state: State) -> None:
@@ -279,7 +278,6 @@ def check_trains(state: State) -> None:
     check_known(state)
     if state == "pending":
         raise Problem(
-            403,
             "pending-device",
             "this device waits for an approval: by another device of the same person, or by the operator",
         )
@@ -290,7 +288,6 @@ def check_active(state: State) -> None:
     check_trains(state)
     if state != "active":
         raise Problem(
-            403,
             "unconfirmed-device",
             "this device was registered with a token for anybody, so it trains only; the operator approves it "
             "(`uvsdk devices approve`), or makes a token for this person",
@@ -300,7 +297,7 @@ def check_active(state: State) -> None:
 async def approved(connection: AsyncConnection, row: AnyRow, limit: int) -> frozenset[str]:
     """Activate a device that waits; gives those that no longer train. Raises :class:`Problem` 403, 409."""
     if row.state == "revoked":
-        raise Problem(403, "revoked-device", "a device that was revoked stays so; it registers anew, with new keys")
+        raise Problem("revoked-device", "a device that was revoked stays so; it registers anew, with new keys")
     if row.state == "active":
         return frozenset()
     if await roster.count(connection, row.user, ("active",)) >= limit:
@@ -318,12 +315,12 @@ async def _still(connection: AsyncConnection, device: Device | None, check: Call
 async def _found(connection: AsyncConnection, device_id: str, by: Device | None) -> AnyRow:
     row = await roster.of_id(connection, device_id)
     if row is None or (by is not None and row.user != by.user):
-        raise Problem(404, "no-such-device", "there is no such device of this person; list them with GET /v1/devices")
+        raise Problem("no-such-device", "there is no such device of this person; list them with GET /v1/devices")
     return row
 
 
 def _full(limit: int) -> Problem:
-    return Problem(409, "too-many-devices", f"a person has at most {limit} devices here; revoke one of them first")
+    return Problem("too-many-devices", f"a person has at most {limit} devices here; revoke one of them first")
 
 
 async def _advance(connection: AsyncConnection, place: Place, check: Callable[[State], None]) -> None:
@@ -337,8 +334,8 @@ async def _advance(connection: AsyncConnection, place: Place, check: Callable[[S
     )
     if moved.rowcount == 0:
         if await roster.of_id(connection, place.device_id) is None:
-            raise Problem(401, "unknown-device", "the device was removed while this was received")
-        raise Problem(409, "out-of-order", "a later message of this device has arrived before; make this one anew")
+            raise Problem("unknown-device", "the device was removed while this was received")
+        raise Problem("out-of-order", "a later message of this device has arrived before; make this one anew")
     row = await roster.of_id(connection, place.device_id)
     assert row is not None  # updated above
     check(row.state)
@@ -347,4 +344,4 @@ async def _advance(connection: AsyncConnection, place: Place, check: Callable[[S
 def check_user(claimed: str, user: str) -> None:
     """Raise :class:`Problem` 403 where a sealed message names another user than the address."""
     if claimed != user:
-        raise Problem(403, "forbidden", "the sealed message is for another user than the address")
+        raise Problem("forbidden", "the sealed message is for another user than the address")

@@ -15,11 +15,11 @@ from dataclasses import replace
 from sqlalchemy.exc import SQLAlchemyError
 
 from uvsdk.errors import UvsdkError
+from uvsdk.rest.problems import Problem
 from uvsdk_server.awaited import Awaited
 from uvsdk_server.board import Board
 from uvsdk_server.keys import KeyRing
 from uvsdk_server.observer import Observer
-from uvsdk_server.problems import Problem
 from uvsdk_server.store import ledger
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
@@ -72,12 +72,12 @@ class Rounds:
         async with self.database.read() as connection:
             row = await ledger.round_row(connection, round_id)
             if row is None:
-                raise Problem(409, "wrong-round", "there is no such round; ask for the current one")
+                raise Problem("wrong-round", "there is no such round; ask for the current one")
             former = await ledger.receipt(connection, round_id, device_id)
             if former is None:
                 check_collecting(row)
                 if device_id not in await ledger.cohort_of(connection, round_id):
-                    raise Problem(403, "not-selected", "this device is not in the cohort of that round")
+                    raise Problem("not-selected", "this device is not in the cohort of that round")
         return row, former
 
     async def settle_request(self, device_id: str, round_id: int, request: bytes) -> None:
@@ -90,13 +90,13 @@ class Rounds:
         async with self.database.write() as connection:
             row = await ledger.cohort_row(connection, round_id, device_id)
             if row is None:
-                raise Problem(403, "not-selected", "this device is not in the cohort of that round")
+                raise Problem("not-selected", "this device is not in the cohort of that round")
             if row.request_sealed is None:
                 # Sealed, for the digest of what may be a choice among few would tell the choice.
                 sealed = self.keys.files.user(row.user).seal(digest, purpose)
                 await ledger.keep_request(connection, round_id, device_id, sealed)
             elif self.keys.files.user(row.user).open(row.request_sealed, purpose) != digest:
-                raise Problem(409, "already-requested", "this device asked for something else in this round")
+                raise Problem("already-requested", "this device asked for something else in this round")
 
     async def record(self, new: ledger.Receipt) -> ledger.Receipt | None:
         """Accept an update; gives the one that was accepted before, where there is one. Raises :class:`Problem`."""
@@ -108,7 +108,7 @@ class Rounds:
             assert row is not None  # admits() found it, and rounds are never deleted
             check_collecting(row)
             if new.device_id not in await ledger.cohort_of(connection, new.round_id):
-                raise Problem(403, "not-selected", "the device left the cohort while its update was received")
+                raise Problem("not-selected", "the device left the cohort while its update was received")
             # What an update says of its samples gives it no weight: the admission's number does.
             samples = await ledger.admitted_samples(connection, new.user)
             await ledger.insert_receipt(connection, replace(new, samples=samples))
@@ -146,4 +146,4 @@ class Rounds:
 def check_collecting(row: ledger.AnyRow) -> None:
     """Raise :class:`Problem` 410 unless that round takes updates."""
     if row.state != "collecting":
-        raise Problem(410, "round-closed", f"round {row.round_id} is {row.state}; ask for the current one")
+        raise Problem("round-closed", f"round {row.round_id} is {row.state}; ask for the current one")

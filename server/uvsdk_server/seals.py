@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from uvsdk.errors import StoreError
+from uvsdk.rest.problems import Problem
 from uvsdk_server.keys import KeyFolder, UserSeal
-from uvsdk_server.problems import Problem
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.schema import users
 
@@ -24,4 +24,4 @@ async def seal_of(user: str, keys: KeyFolder, database: Database) -> UserSeal:
         async with database.read() as connection:
             if (await connection.execute(select(users.c.user).where(users.c.user == user))).first() is not None:
                 raise
-    raise Problem(401, "unknown-device", "no such device is registered; register it with an enrolment token")
+    raise Problem("unknown-device", "no such device is registered; register it with an enrolment token")

@@ -21,7 +21,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.errors import SettingsError
-from uvsdk_server.problems import Problem
+from uvsdk.rest.problems import Problem
 from uvsdk_server.store.ledger import AnyRow
 from uvsdk_server.store.schema import tokens
 
@@ -133,11 +133,11 @@ async def spend(connection: AsyncConnection, text: str, user: str, now: float) -
     """
     row = await _find(connection, text, now)
     if "enrol" not in read(row.scopes):
-        raise Problem(403, "forbidden", "this is not an enrolment token; ask the operator for one")
+        raise Problem("forbidden", "this is not an enrolment token; ask the operator for one")
     if row.user is not None and not hmac.compare_digest(row.user, user):
-        raise Problem(403, "wrong-user", "the enrolment token is for another person; ask the operator for one")
+        raise Problem("wrong-user", "the enrolment token is for another person; ask the operator for one")
     if row.max_uses is not None and row.uses >= row.max_uses:
-        raise Problem(403, "token-spent", "the enrolment token has no uses left; ask the operator for another")
+        raise Problem("token-spent", "the enrolment token has no uses left; ask the operator for another")
     await connection.execute(update(tokens).where(tokens.c.token_id == row.token_id).values(uses=tokens.c.uses + 1))
     return Enrolment(row.user)
 
@@ -193,7 +193,7 @@ async def _find(connection: AsyncConnection, text: str, now: float) -> AnyRow:
     # An unknown id costs the same comparison, so that ids cannot be told apart by time.
     matches = hmac.compare_digest(_digest(text), row.digest if row else "0" * 64)
     if row is None or not matches or row.revoked or (row.expires is not None and row.expires <= now):
-        raise Problem(401, "unauthorized", "the token is not valid: unknown, revoked or expired", _CHALLENGE)
+        raise Problem("unauthorized", "the token is not valid: unknown, revoked or expired", _CHALLENGE)
     return row
 
 

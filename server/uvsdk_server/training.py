@@ -16,10 +16,10 @@ from uvsdk.federation.messages import Admission, Invitation, OptimiserState, Rou
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
 from uvsdk.privacy.sealing import Binding, new_nonce, seal
 from uvsdk.records.codec import Scalar, pack, unpack
+from uvsdk.rest.problems import Problem
 from uvsdk_server.envelopes import Expected
 from uvsdk_server.keys import KeyFolder, KeyRing
 from uvsdk_server.people import Device
-from uvsdk_server.problems import Problem
 from uvsdk_server.store.ledger import AnyRow
 
 SERVER_SENDER = "server"
@@ -182,7 +182,7 @@ class Training:
         """What one device may choose from, sealed to it and signed by the server. Raises :class:`Problem` 403, 409."""
         self._check_admitted(device)
         if self.request is None:
-            raise Problem(409, "nothing-to-request", "in this deployment a device chooses nothing; fetch its task")
+            raise Problem("nothing-to-request", "in this deployment a device chooses nothing; fetch its task")
         body = pack(self.request.invite(self.state, device.user, self.settings))
         invitation = Invitation(header.round_id, header.algorithm, np.frombuffer(body, np.uint8))
         return self._sealed("invitation", pack(invitation), device, header, keys)
@@ -205,20 +205,18 @@ class Training:
         """
         self._check_admitted(device)
         if self.request is None and request is not None:
-            raise Problem(409, "nothing-to-request", "in this deployment a device chooses nothing; fetch its task")
+            raise Problem("nothing-to-request", "in this deployment a device chooses nothing; fetch its task")
         if self.request is not None and request is None:
-            raise Problem(409, "request-needed", "in this deployment a device says what it asks for; fetch invitation")
+            raise Problem("request-needed", "in this deployment a device says what it asks for; fetch invitation")
         asked = None if self.request is None or request is None else unpack(self.request.request, request)
         rng = streams.server_stream(int(row.seed), streams.TASK, device.user)
         try:
             body = pack(self.algorithm.task(self.state, device.user, asked, self.settings, rng))
         except (UpdateRejectedError, UnknownNameError) as error:
             if asked is None:
-                raise Problem(403, "not-selected", str(error)) from error
+                raise Problem("not-selected", str(error)) from error
             # The algorithm's own words may name what was asked for.
-            raise Problem(
-                404, "unknown-request", "something that was asked for is not offered in this round"
-            ) from error
+            raise Problem("unknown-request", "something that was asked for is not offered in this round") from error
         header = self.header(row, keys)
         task = Task(header.round_id, header.algorithm, np.frombuffer(body, np.uint8))
         return self._sealed("task", pack(task), device, header, keys)
@@ -227,7 +225,6 @@ class Training:
         """Raise :class:`Problem` 403 where nobody may be verified here."""
         if not self.algorithm.verifies_on_server:
             raise Problem(
-                403,
                 "edge-only",
                 f"under {self.config.algorithm} no template leaves its device, so nobody is verified here; "
                 "verify on the device",
@@ -243,7 +240,7 @@ class Training:
 
     def _check_admitted(self, device: Device) -> None:
         if device.user not in self.algorithm.users(self.state):
-            raise Problem(403, "not-selected", "that user is not among those admitted; send an admission first")
+            raise Problem("not-selected", "that user is not among those admitted; send an admission first")
 
     @staticmethod
     def _sealed(message_type: str, message: bytes, device: Device, header: RoundHeader, keys: KeyRing) -> bytes:

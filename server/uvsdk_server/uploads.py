@@ -26,11 +26,11 @@ from uvsdk.federation.guards import DeltaCheck, check_samples
 from uvsdk.federation.messages import UpdateHead
 from uvsdk.privacy.sealing import OVERHEAD_BYTES, Digests, Envelope, RunningDigest
 from uvsdk.records.codec import pack, unpack
+from uvsdk.rest.problems import Problem
 from uvsdk_server import envelopes, limits, observer, problems
 from uvsdk_server.aggregation import mapped_envelope
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.people import Device
-from uvsdk_server.problems import Problem
 from uvsdk_server.rounds import Rounds, check_collecting
 from uvsdk_server.seals import seal_of
 from uvsdk_server.shielding import to_its_end
@@ -216,7 +216,7 @@ class Uploads:
         with mapped_envelope(path, digests) as envelope:
             private_key = self._rounds.keys.hpke(row.server_key_id)
             if private_key is None:
-                raise Problem(410, "round-closed", "the key of that round was destroyed after it closed")
+                raise Problem("round-closed", "the key of that round was destroyed after it closed")
             _check_cut(envelope, self._training.parameters)
             head = unpack(UpdateHead, envelope.open_chunk(0, private_key))
             self._check_head(head, device, row)
@@ -230,7 +230,7 @@ class Uploads:
         repeated = (head.round_id, head.algorithm, head.model_version, head.parameters)
         if repeated != (row.round_id, config.algorithm, row.model_version, self._training.parameters):
             raise Problem(
-                422, "invalid-update", "round, algorithm, model or number of parameters inside the seal differ from it"
+                "invalid-update", "round, algorithm, model or number of parameters inside the seal differ from it"
             )
         check_samples(head.samples)
         self._training.check_payload(head.payload.tobytes(), device.user)
@@ -299,7 +299,6 @@ class _Receiving:
                 await asyncio.wait((following, self._way), return_when=asyncio.FIRST_COMPLETED)
                 if not following.done():
                     raise Problem(
-                        408,
                         "too-slow",
                         "the update came so slowly that it gave way to another; send it again",
                         {"Connection": "close", "Retry-After": "1"},
@@ -315,7 +314,7 @@ class _Receiving:
 
 
 def _occupied(uploads: int) -> Problem:
-    return Problem(429, "too-many-uploads", f"{uploads} uploads are being received; try again", {"Retry-After": "1"})
+    return Problem("too-many-uploads", f"{uploads} uploads are being received; try again", {"Retry-After": "1"})
 
 
 def _identify(path: Path, digests: Digests, device: Device, expected: envelopes.Expected) -> str:
@@ -330,8 +329,8 @@ def _repeated(former: ledger.Receipt, nonce: str, digest: str) -> bool:
     if (former.nonce, former.digest) == (nonce, digest):
         return False
     if former.nonce == nonce:
-        raise Problem(409, "replayed-nonce", "the nonce of an accepted update was used for another one")
-    raise Problem(409, "already-uploaded", "this device's update of this round was accepted; there is one a round")
+        raise Problem("replayed-nonce", "the nonce of an accepted update was used for another one")
+    raise Problem("already-uploaded", "this device's update of this round was accepted; there is one a round")
 
 
 def _check_cut(envelope: Envelope, parameters: int) -> None:
@@ -340,7 +339,6 @@ def _check_cut(envelope: Envelope, parameters: int) -> None:
     wanted = (4 * CHUNK_PARAMETERS,) * full + ((4 * rest,) if rest else ())
     if envelope.chunk_lengths[1:] != wanted:
         raise Problem(
-            422,
             "invalid-update",
             f"a delta of {parameters} float32 comes in {len(wanted)} chunks of at most {CHUNK_PARAMETERS}, got "
             f"{len(envelope.chunk_lengths) - 1} chunks of {sum(envelope.chunk_lengths[1:])} bytes",

@@ -14,6 +14,7 @@ from uvsdk.errors import ExchangedBundleError, SampleError
 from uvsdk.modality import Capture, FacesRule
 from uvsdk.presentation import PresentationAttackDetector
 from uvsdk.presentation.carried import carried
+from uvsdk.rest.problems import Problem
 from uvsdk.scoring import Decision, QualityPolicy, Threshold
 from uvsdk.templates.template import Template
 from uvsdk.verify import check_calibration, check_rate, decide, stricter, threshold_at, threshold_for, verify
@@ -21,7 +22,6 @@ from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.models import Models
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.people import People
-from uvsdk_server.problems import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Verifier:
         threshold = await asyncio.get_running_loop().run_in_executor(self._pool, self._threshold, bundle, template, fmr)
         capture = self._capture.narrowed(quality=probe.quality, faces=probe.faces)
         if probe.embedding is not None and probe.model_version != bundle.version:
-            raise Problem(409, "model-mismatch", "the embedding was made with another model than the current one")
+            raise Problem("model-mismatch", "the embedding was made with another model than the current one")
 
         def compared() -> Decision:
             detectors = carried(bundle) if self._presentation_detector else ()
@@ -119,14 +119,13 @@ class Verifier:
         """
         if bundle.calibration is None:
             raise Problem(
-                409, "uncalibrated", "the current model has no impostor scores yet; the operator must calibrate it"
+                "uncalibrated", "the current model has no impostor scores yet; the operator must calibrate it"
             )
         own = template.threshold
         try:
             check_calibration(template, bundle)
         except ExchangedBundleError as error:
             raise Problem(
-                409,
                 "template-outdated",
                 "the template's threshold was read from another calibration than the current one; its device must "
                 "renew it",

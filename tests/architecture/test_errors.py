@@ -15,8 +15,8 @@ import pytest
 
 from tests import documented_errors
 from uvsdk import errors
-from uvsdk_device import problems as agent_problems
-from uvsdk_server import problems as server_problems
+from uvsdk.rest.answers import response
+from uvsdk.rest.problems import KINDS, STATUS, Problem
 from uvsdk_server.envelopes import _REFUSALS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,16 +44,13 @@ def table() -> dict[str, list[str]]:
     return {row[0].strip("` |"): row[1:] for row in cells}
 
 
-def raised_by_server() -> dict[str, set[str]]:
-    """Kind -> statuses of every ``Problem(status, kind, ...)`` that is written out in the server."""
-    found: dict[str, set[str]] = {}
-    for path in (ROOT / "server" / "uvsdk_server").rglob("*.py"):
+def raised(folder: str) -> set[str]:
+    """Every kind of a ``Problem(kind, ...)`` that is written out below a folder."""
+    found = set[str]()
+    for path in (ROOT / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Problem"):
-                continue
-            if isinstance(node.args[1], ast.Constant):
-                assert isinstance(node.args[0], ast.Constant), ast.unparse(node)
-                found.setdefault(str(node.args[1].value), set()).add(str(node.args[0].value))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Problem":
+                found |= {str(item.value) for item in node.args[:1] if isinstance(item, ast.Constant)}
     return found
 
 
@@ -63,24 +60,24 @@ def of_samples() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for kind in kinds:
         error = kind("words", {}) if kind is errors.LowQualityError else kind("words")  # type: ignore[call-arg]
-        problem = server_problems.of(error)
-        answer = agent_problems.of(error)
-        assert answer.status_code == problem.status
-        assert f'"type":"urn:uvsdk:problem:{problem.kind}"'.encode() in bytes(answer.body).replace(b": ", b":")
+        problem, answer = Problem.of(error, "server"), Problem.of(error, "agent")
+        assert problem is not None
+        assert answer is not None
+        assert answer.document() == problem.document()
+        assert f'"type":"urn:uvsdk:problem:{problem.kind}"'.encode() in response(problem).body
         found[problem.kind] = {str(problem.status)}
     return found
 
 
 def kinds() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     """What the server and the agent may answer: kind -> statuses."""
-    server = raised_by_server() | {name: {str(status)} for status, name in server_problems._STATUS.values()}
-    agent = {name: {str(status)} for status, name in agent_problems._STATUS.values()}
+    server = raised("server/uvsdk_server") | {kind for kind, _ in _REFUSALS.values()} | set(KINDS["server"].values())
+    agent = raised("device/uvsdk_device") | set(KINDS["agent"].values())
     samples = of_samples()
-    for status, kind, _ in _REFUSALS.values():
-        server.setdefault(kind, set()).add(str(status))
-    server |= samples | _BY_THE_FRAMEWORK
-    agent |= samples | _BY_THE_FRAMEWORK | {"unauthorized": {"401"}, "too-large": {"413"}, "internal": {"500"}}
-    return server, agent
+    assert server | agent <= set(STATUS)
+    both = samples | _BY_THE_FRAMEWORK
+    server_has, agent_has = ({kind: {str(STATUS[kind])} for kind in side} | both for side in (server, agent))
+    return server_has, agent_has
 
 
 def test_every_class_has_a_section_and_every_section_a_class() -> None:

@@ -24,11 +24,11 @@ from tests.integration.test_store import migrated
 from uvsdk.bundle import shipped
 from uvsdk.cli import main
 from uvsdk.errors import DisabledError, NoInkError, ThresholdError, TooManyAttemptsError
+from uvsdk.rest.problems import Problem
 from uvsdk.scoring import Decision, Threshold
 from uvsdk.templates.attempts import Attempts, RetryPolicy
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.monitoring import Metrics
-from uvsdk_server.problems import Problem
 from uvsdk_server.store import counts, schema
 from uvsdk_server.store.counts import Subject
 from uvsdk_server.store.database import Database

@@ -146,8 +146,8 @@ def test_a_restart_opens_no_window(tmp_path: Path) -> None:
 
 def test_one_device_cannot_fill_the_memory() -> None:
     from uvsdk.privacy.request_signing import Claim
+    from uvsdk.rest.problems import Problem
     from uvsdk_server.freshness import Freshness
-    from uvsdk_server.problems import Problem
 
     now = [0.0]
     freshness = Freshness(10.0, per_device=3, in_all=5, steady=lambda: now[0])

@@ -24,10 +24,10 @@ from sqlalchemy.exc import IntegrityError
 from tests.integration import harness
 from tests.integration.harness import CONFIG
 from uvsdk.errors import SettingsError, StoreError
+from uvsdk.rest.problems import Problem
 from uvsdk.templates.attempts import Attempts, Recent
 from uvsdk_server import tokens
 from uvsdk_server.keys import AtRest
-from uvsdk_server.problems import Problem
 from uvsdk_server.store import counts, ledger, roster, schema
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database

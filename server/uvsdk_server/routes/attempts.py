@@ -9,9 +9,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel
 
+from uvsdk.rest.problems import Problem
 from uvsdk.templates.attempts import wait_s
 from uvsdk_server.authentication import Served, operator
-from uvsdk_server.problems import Problem
 from uvsdk_server.store import counts
 from uvsdk_server.store.counts import Subject, Whose
 
@@ -81,6 +81,6 @@ async def delete_attempts(
     try:
         subject = Subject.named(whose, name)
     except ValueError as error:
-        raise Problem(422, "invalid-request", str(error)) from error
+        raise Problem("invalid-request", str(error)) from error
     async with served.database.write() as connection:
         await counts.reset(connection, subject)

@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from uvsdk.errors import SealError
 from uvsdk.privacy.key_rotation import Rotation
+from uvsdk.rest.problems import Problem
 from uvsdk_server import problems, tokens
 from uvsdk_server.authentication import (
     KnownDevice,
@@ -30,7 +31,6 @@ from uvsdk_server.authentication import (
 )
 from uvsdk_server.bodies import StrictRoute
 from uvsdk_server.people import Registration, check_active
-from uvsdk_server.problems import Problem
 from uvsdk_server.store.ledger import AnyRow
 from uvsdk_server.store.roster import State
 
@@ -121,7 +121,7 @@ async def post_device(served: Served, request: Request, response: Response, body
     now = served.now()
     claim = fresh_claim(request)
     if claim.key_id != NEW_DEVICE:
-        raise Problem(401, "bad-signature", f"a registration is signed under the key id {NEW_DEVICE!r}")
+        raise Problem("bad-signature", f"a registration is signed under the key id {NEW_DEVICE!r}")
     key = Ed25519PublicKey.from_public_bytes(body.signing_key)
     verify_signature(request, key, hashlib.sha256(await request.body()).digest())
     registration = Registration(body.token, body.user, body.signing_key, body.sealing_key)
@@ -158,7 +158,7 @@ async def get_devices(
     else:
         device = await known_device(request)
         if user not in (None, device.user):
-            raise Problem(403, "forbidden", "a device may act for its own user only")
+            raise Problem("forbidden", "a device may act for its own user only")
         user = device.user
         if device.state == "pending":
             own = await served.people.devices(user=user, after="")
@@ -179,7 +179,7 @@ async def post_approval(served: Served, request: Request, device_id: DeviceId) -
 async def put_keys(served: Served, device: KnownDevice, body: RotationRequest, device_id: DeviceId) -> None:
     """Put new keys in place of the device's own; signed by the old ones, under the same device id as before."""
     if device.device_id != device_id:
-        raise Problem(403, "forbidden", "a device replaces its own keys only")
+        raise Problem("forbidden", "a device replaces its own keys only")
     try:
         proof = base64.b64decode(body.proof, validate=True)
         rotation = Rotation(
@@ -191,7 +191,7 @@ async def put_keys(served: Served, device: KnownDevice, body: RotationRequest, d
         )
         rotation.check(proof)
     except (binascii.Error, ValueError, SealError) as error:
-        raise Problem(401, "bad-signature", "the proof is not by the new signing key, for this very device") from error
+        raise Problem("bad-signature", "the proof is not by the new signing key, for this very device") from error
     await served.people.rotate(device, rotation)
 
 

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Depends, Header, Path, Request
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import FileResponse, Response
 
+from uvsdk.rest.problems import Problem
 from uvsdk_server import problems
 from uvsdk_server.authentication import Served, operator, reader
 from uvsdk_server.models import Download
-from uvsdk_server.problems import Problem
 
 router = APIRouter(tags=["models"])
 
@@ -70,7 +70,7 @@ async def get_control(served: Served, version: Version) -> Response:
     """
     current = served.models.current.version
     if not served.training.config.control_variates or version not in ("current", current):
-        raise Problem(404, "no-control", "there are control variates of the current model only, where they are used")
+        raise Problem("no-control", "there are control variates of the current model only, where they are used")
     control = served.training.optimiser.control.astype("<f4", copy=False)
     return Response(control.tobytes(), media_type="application/octet-stream", headers={"Cache-Control": "no-store"})
 
@@ -87,9 +87,9 @@ async def put_calibration(
     """Impostor scores of this version, raw little-endian float32; ``UVSDK-Source`` says whose recordings they are."""
     body = await request.body()
     if len(body) % 4:
-        raise Problem(400, "malformed", f"{len(body)} bytes are no whole number of float32 values")
+        raise Problem("malformed", f"{len(body)} bytes are no whole number of float32 values")
     if not 0 < len(uvsdk_source) <= _SOURCE_LIMIT:
-        raise Problem(422, "invalid-request", f"UVSDK-Source has 1 to {_SOURCE_LIMIT} characters")
+        raise Problem("invalid-request", f"UVSDK-Source has 1 to {_SOURCE_LIMIT} characters")
     await served.models.calibrate(version, np.frombuffer(body, "<f4"), uvsdk_source)
 
 

@@ -10,9 +10,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
+from uvsdk.rest.problems import Problem
 from uvsdk_server import problems
 from uvsdk_server.authentication import Served, operator
-from uvsdk_server.problems import Problem
 from uvsdk_server.store import ledger
 
 router = APIRouter(tags=["operations"])
@@ -37,12 +37,12 @@ async def get_readiness(served: Served) -> Health:
     Tells what the server found by itself a moment ago: anybody may ask, as often as they like.
     """
     if not served.readiness.takes_writes:
-        raise Problem(503, "not-ready", "the database takes no writes; is the disk full?")
+        raise Problem("not-ready", "the database takes no writes; is the disk full?")
     if served.driver.stalled:
         detail = f"rounds are stalled by {served.driver.stalled} and tried again; the log says where"
-        raise Problem(503, "not-ready", detail)
+        raise Problem("not-ready", detail)
     if not served.driving:
-        raise Problem(503, "not-ready", "rounds are no longer moved on; restart the server, its log holds the reason")
+        raise Problem("not-ready", "rounds are no longer moved on; restart the server, its log holds the reason")
     return Health()
 
 

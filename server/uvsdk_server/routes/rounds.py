@@ -15,11 +15,11 @@ from starlette.responses import JSONResponse, Response
 from uvsdk.federation import messages
 from uvsdk.federation.messages import RoundHeader
 from uvsdk.records.codec import unpack
+from uvsdk.rest.problems import Problem
 from uvsdk_server import envelopes, observer, problems
 from uvsdk_server.authentication import ClaimedDevice, Served, SignedDevice, check_body
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.people import Device
-from uvsdk_server.problems import Problem
 from uvsdk_server.rounds import check_collecting
 from uvsdk_server.store import ledger
 
@@ -109,7 +109,7 @@ async def post_task(served: Served, device: SignedDevice, request: Request, roun
     with served.rounds.asking(device.device_id, round_id):
         asked = unpack(messages.Request, envelopes.open_single(await request.body(), device, expected, served.keys))
         if (asked.round_id, asked.algorithm) != (round_id, served.training.config.algorithm):
-            raise Problem(409, "wrong-round", "the request inside the seal is of another round than the seal")
+            raise Problem("wrong-round", "the request inside the seal is of another round than the seal")
         body = asked.body.tobytes()
         task = await asyncio.to_thread(served.training.task, device, row, served.keys, body)
         await served.rounds.settle_request(device.device_id, round_id, body)

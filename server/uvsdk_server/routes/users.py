@@ -12,12 +12,12 @@ from starlette.responses import JSONResponse, Response
 from uvsdk.federation.messages import Admission, Numbered, TemplateUpload
 from uvsdk.federation.strategy import EMBEDDED, MEAN
 from uvsdk.records.codec import unpack
+from uvsdk.rest.problems import Problem
 from uvsdk_server import envelopes, problems
 from uvsdk_server.authentication import ActiveDevice, Served, SignedDevice, operator, owner_or_operator
 from uvsdk_server.deletions import Deletion
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.people import Device, Place, check_user
-from uvsdk_server.problems import Problem
 
 router = APIRouter(tags=["users"])
 
@@ -33,7 +33,7 @@ async def put_admission(served: Served, device: SignedDevice, request: Request, 
     check_user(admission.user, user)
     embedded = {MEAN, EMBEDDED} & set(served.training.needs)
     if embedded and admission.model_version != served.models.current.version:
-        raise Problem(409, "wrong-model", "the embeddings are of another model than the current one; make them anew")
+        raise Problem("wrong-model", "the embeddings are of another model than the current one; make them anew")
     await asyncio.to_thread(served.training.check_admission, admission)
     await served.people.admit(admission, Place(device.device_id, numbered.number))
     served.rounds.wake()
@@ -51,7 +51,7 @@ async def put_template(served: Served, device: ActiveDevice, request: Request, u
     numbered = await _opened(served, device, request, "template")
     template = unpack(TemplateUpload, numbered.body.tobytes())
     if not await served.models.knows(template.model_version):
-        raise Problem(409, "wrong-model", "the template was made with a model that is not kept here; make it again")
+        raise Problem("wrong-model", "the template was made with a model that is not kept here; make it again")
     await served.people.keep_template(template, user, Place(device.device_id, numbered.number))
 
 
@@ -102,7 +102,7 @@ async def get_deletion(
     deletion = await served.deletions.find(deletion_id)
     if deletion is None:
         await operator(request)
-        raise Problem(404, "unknown-deletion", "there is no deletion of that id; it was complete, or never asked for")
+        raise Problem("unknown-deletion", "there is no deletion of that id; it was complete, or never asked for")
     return DeletionAnswer.of(deletion)
 
 
@@ -113,4 +113,4 @@ async def _opened(served: Deployment, device: Device, request: Request, message_
 
 def _own(device: Device, user: str) -> None:
     if device.user != user:
-        raise Problem(403, "forbidden", "a device may act for its own user only")
+        raise Problem("forbidden", "a device may act for its own user only")

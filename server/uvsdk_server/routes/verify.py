@@ -10,11 +10,12 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from uvsdk.modality import FacesRule
-from uvsdk.scoring import Decision, Presentation, QualityPolicy, Scale
+from uvsdk.rest.problems import Problem
+from uvsdk.rest.verification import FIELDS, decision_document
+from uvsdk.scoring import QualityPolicy, Scale
 from uvsdk_server import problems
 from uvsdk_server.authentication import BearerFirst, Caller, Served
 from uvsdk_server.deployment import Deployment
-from uvsdk_server.problems import Problem
 from uvsdk_server.routes.devices import UserId
 from uvsdk_server.tokens import Bearer
 from uvsdk_server.verification import Probe
@@ -44,31 +45,29 @@ class VerifyRequest(BaseModel, extra="forbid"):
         },
     )
 
-    user: Annotated[UserId, Field(description="hashed user id, 64 hexadecimal digits")]
+    user: Annotated[UserId, Field(description=FIELDS["user"])]
     embedding: Annotated[list[float], Field(min_length=1, max_length=8192)] | None = None
     model_version: Annotated[str, Field(max_length=64)] | None = None
-    sample: Annotated[str, Field(description="a recording or picture, the file's bytes in base64")] | None = None
-    fmr: Annotated[float, Field(gt=0, lt=1, description="false match rate, at most the one in force")] | None = None
-    quality: Annotated[QualityPolicy, Field(description="what the sample must reach before it is matched")] | None = (
-        None
-    )
-    faces: Annotated[FacesRule, Field(description="whose face is meant where a picture has several")] | None = None
+    sample: Annotated[str, Field(description=FIELDS["sample"])] | None = None
+    fmr: Annotated[float, Field(gt=0, lt=1, description=FIELDS["fmr"])] | None = None
+    quality: Annotated[QualityPolicy, Field(description=FIELDS["quality"])] | None = None
+    faces: Annotated[FacesRule, Field(description=FIELDS["faces"])] | None = None
 
     def probe(self) -> Probe:
         """What is to be compared. Raises :class:`Problem` 400, 422."""
         if (self.embedding is None) == (self.sample is None):
-            raise Problem(422, "invalid-request", "send either an embedding or a sample")
+            raise Problem("invalid-request", "send either an embedding or a sample")
         if self.sample is not None:
             try:
                 sample = base64.b64decode(self.sample, validate=True)
             except ValueError as error:  # letters beyond ASCII are no binascii.Error
-                raise Problem(400, "malformed", "the sample is not base64") from error
+                raise Problem("malformed", "the sample is not base64") from error
             return Probe(sample=sample, quality=self.quality, faces=self.faces)
         if self.model_version is None:
-            raise Problem(422, "invalid-request", "an embedding comes with the model_version it was made with")
+            raise Problem("invalid-request", "an embedding comes with the model_version it was made with")
         if self.quality is not None or self.faces is not None:
             raise Problem(
-                422, "invalid-request", "quality and faces say how a sample is taken; an embedding was taken elsewhere"
+                "invalid-request", "quality and faces say how a sample is taken; an embedding was taken elsewhere"
             )
         return Probe(embedding=np.array(self.embedding, np.float32), model_version=self.model_version)
 
@@ -105,20 +104,6 @@ class PresentationAnswer(BaseModel):
     threshold: float | None = None
     reasons: tuple[str, ...] = ()
     measured: dict[str, float] = {}
-
-    @classmethod
-    def of(cls, item: Presentation, *, told: bool) -> PresentationAnswer:
-        """As it is answered."""
-        if not told:
-            return cls(detector=item.detector, bona_fide=item.bona_fide)
-        return cls(
-            detector=item.detector,
-            bona_fide=item.bona_fide,
-            score=item.score,
-            threshold=item.threshold,
-            reasons=item.reasons,
-            measured=item.measured,
-        )
 
 
 class VerifyAnswer(BaseModel):
@@ -167,32 +152,9 @@ class VerifyAnswer(BaseModel):
     quality: QualityAnswer
     presentations: tuple[PresentationAnswer, ...]
 
-    @classmethod
-    def of(cls, decision: Decision, *, told: bool) -> VerifyAnswer:
-        """As it is answered; ``told``: with its evidence."""
-        threshold = decision.threshold
-        return cls(
-            accepted=decision.accepted,
-            fmr=threshold.fmr,
-            score=decision.score if told else None,
-            llr=decision.llr if told else None,
-            threshold=None
-            if not told
-            else ThresholdAnswer(
-                score=threshold.score,
-                fmr=threshold.fmr,
-                trials=threshold.trials,
-                interval=threshold.interval,
-                scale=threshold.scale,
-            ),
-            model_version=decision.model_version,
-            quality=QualityAnswer(measured=decision.quality.measured, advice=decision.quality.advice),
-            presentations=tuple(PresentationAnswer.of(item, told=told) for item in decision.presentations),
-        )
 
-
-@router.post("/v1/verify", responses=problems.responses(404, 409, 423, 429))
-async def post_verify(served: Served, caller: Caller, body: VerifyRequest) -> VerifyAnswer:
+@router.post("/v1/verify", response_model=VerifyAnswer, responses=problems.responses(404, 409, 423, 429))
+async def post_verify(served: Served, caller: Caller, body: VerifyRequest) -> dict[str, object]:
     """Compare a probe with the template that the user's device left here.
 
     The body may also be a multipart form of the same fields, where ``sample`` is a file.
@@ -208,11 +170,11 @@ async def post_verify(served: Served, caller: Caller, body: VerifyRequest) -> Ve
         _check_embeddings(served, caller)
     told = "scores" in caller.scopes
     decision = await served.verifier.verify(body.user, body.probe(), body.fmr, caller=caller.token_id, told=told)
-    return VerifyAnswer.of(decision, told=told)
+    return decision_document(decision, told=told)
 
 
 def _check_embeddings(served: Deployment, caller: Bearer) -> None:
     if not served.settings.embedding_probes:
-        raise Problem(403, "embeddings-off", "this server takes no embeddings as probes; send the sample")
+        raise Problem("embeddings-off", "this server takes no embeddings as probes; send the sample")
     if "embeddings" not in caller.scopes:
-        raise Problem(403, "forbidden", "an embedding as a probe needs a token of scope embeddings; send the sample")
+        raise Problem("forbidden", "an embedding as a probe needs a token of scope embeddings; send the sample")
