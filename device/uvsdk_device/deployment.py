@@ -13,7 +13,6 @@ import json
 import math
 from dataclasses import dataclass
 
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
@@ -93,7 +92,7 @@ class Deployment:
             deployment=name,
             config_digest=config.digest(),
             server_key_id=text(values, "server_key_id"),
-            server_public_key=np.frombuffer(public_key, np.uint8),
+            server_public_key=public_key,
             model_version=text(values, "model_version"),
             needs=needs,
             authorities=_texts(values, "authorities"),

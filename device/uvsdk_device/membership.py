@@ -404,8 +404,7 @@ def send_template(store: EncryptedStore, member: Membership, template: Template)
         EdgeOnlyError: under the deployment's algorithm no template may leave the device.
     """
     check_server_verification(member.deployment)
-    packed = np.frombuffer(template.packed(), np.uint8)
-    upload = TemplateUpload(member.user, template.model_version, packed)
+    upload = TemplateUpload(member.user, template.model_version, template.packed())
     _send(store, member, "template", pack(upload), template.model_version)
 
 
@@ -415,7 +414,7 @@ def _send(store: EncryptedStore, member: Membership, message_type: str, message:
     # one, whatever becomes of the clock.
     now_ms = time.time_ns() // 1_000_000
     device = _changed(store, member, lambda kept: replace(kept, number=max(kept.number + 1, now_ms)))
-    message = pack(Numbered(device.number, np.frombuffer(message, np.uint8)))
+    message = pack(Numbered(device.number, message))
     binding = member.binding(
         message_type,
         round_id=0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from uvsdk.arrays import Array, UInt8
+from uvsdk.arrays import Array
 from uvsdk.federation.strategy import Memory
 from uvsdk.records.codec import pack, unpack
 from uvsdk_device.deployment import Deployment
@@ -31,7 +31,7 @@ class RequestRecord:
     """What this device asks for in one round: the algorithm's request, packed."""
 
     round_id: int
-    body: UInt8
+    body: bytes
 
 
 def read_memory(store: EncryptedStore, user_id: str, deployment: Deployment) -> Memory:
@@ -55,7 +55,7 @@ def read_request(store: EncryptedStore, user_id: str, deployment: Deployment, ro
     except KeyError:
         return None
     record = unpack(RequestRecord, data)
-    return record.body.tobytes() if record.round_id == round_id else None
+    return record.body if record.round_id == round_id else None
 
 
 def keep_request(store: EncryptedStore, user_id: str, deployment: Deployment, record: RequestRecord) -> None:

@@ -71,7 +71,7 @@ def read_header(values: Object, signing_key: Ed25519PublicKey, *, now: float) ->
         config_digest=text(values, "config_digest"),
         deadline_unix_s=number(values, "deadline_unix_s"),
         server_key_id=text(values, "server_key_id"),
-        server_public_key=np.frombuffer(key_bytes(values, "server_public_key"), np.uint8),
+        server_public_key=key_bytes(values, "server_public_key"),
         cohort=_positive(values, "cohort"),
         clip_norm=number(values, "clip_norm"),
     )
@@ -174,9 +174,8 @@ def enqueue(
     former = read_memory(store, member.user_id, member.deployment)
     drawn |= {key: former[key] for key in (controls.KEPT,) if key in former}
     keep_memory(store, member.user_id, member.deployment, MemoryRecord(header.round_id, drawn))
-    payload = np.frombuffer(result.payload, np.uint8)
     head = UpdateHead(
-        header.round_id, header.algorithm, header.model_version, result.samples, len(result.delta), payload
+        header.round_id, header.algorithm, header.model_version, result.samples, len(result.delta), result.payload
     )
     binding = member.binding(
         "update",
@@ -185,7 +184,7 @@ def enqueue(
         algorithm=header.algorithm,
         key_id=header.server_key_id,
     )
-    recipient = X25519PublicKey.from_public_bytes(header.server_public_key.tobytes())
+    recipient = X25519PublicKey.from_public_bytes(header.server_public_key)
     chunks: list[bytes | memoryview] = [pack(head), *_slices(result.delta)]
     envelope, sha256 = seal_and_digest(chunks, binding, recipient=recipient, signing_key=member.device.signing_key)
     note = pack(MemoryRecord(header.round_id, dict(result.memory)))

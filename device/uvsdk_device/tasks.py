@@ -83,7 +83,7 @@ def _request(
     body = pack(chosen)
     # The memory goes first: asked again without the request, an algorithm chooses under the same key.
     keep_memory(store, user_id, deployment, MemoryRecord(header.round_id, dict(memory)))
-    keep_request(store, user_id, deployment, RequestRecord(header.round_id, np.frombuffer(body, np.uint8)))
+    keep_request(store, user_id, deployment, RequestRecord(header.round_id, body))
     return body
 
 
@@ -96,8 +96,8 @@ def _sealed(member: Membership, header: RoundHeader, body: bytes) -> bytes:
         algorithm=header.algorithm,
         key_id=header.server_key_id,
     )
-    recipient = X25519PublicKey.from_public_bytes(header.server_public_key.tobytes())
-    message = pack(Request(header.round_id, header.algorithm, np.frombuffer(body, np.uint8)))
+    recipient = X25519PublicKey.from_public_bytes(header.server_public_key)
+    message = pack(Request(header.round_id, header.algorithm, body))
     return seal([message], binding, recipient=recipient, signing_key=member.device.signing_key)
 
 
@@ -116,4 +116,4 @@ def _opened(message_type: str, kind: type[_Message], body: bytes, member: Member
     message: Task | Invitation = unpack(kind, b"".join(envelope.open(member.device.sealing_key)))
     if (message.round_id, message.algorithm) != (header.round_id, header.algorithm):
         raise WireError(f"the {message_type} inside the seal is of another round than the seal")
-    return message.body.tobytes()
+    return message.body

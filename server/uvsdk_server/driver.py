@@ -324,7 +324,7 @@ class Driver:
                 receipt.head_sealed, f"head/{receipt.round_id}/{receipt.device_id}"
             ),
         )
-        payload = unpack(self._training.algorithm.payload, head.payload.tobytes())
+        payload = unpack(self._training.algorithm.payload, head.payload)
         contribution = Contribution(receipt.user, receipt.samples, payload)
         return aggregation.Upload(self._blobs.path(receipt.blob), receipt.norm, contribution)
 

@@ -233,7 +233,7 @@ class People:
 
     def _read(self, upload: TemplateUpload) -> Template:
         try:
-            template = Template.unpacked(upload.template.tobytes(), upload.model_version)
+            template = Template.unpacked(upload.template, upload.model_version)
         except TemplateFormatError as error:
             raise UpdateRejectedError(str(error)) from error
         limit = template.threshold

@@ -163,7 +163,7 @@ class Training:
             config_digest=row.config_digest,
             deadline_unix_s=row.deadline,
             server_key_id=row.server_key_id,
-            server_public_key=np.frombuffer(keys.public(row.server_key_id), np.uint8),
+            server_public_key=keys.public(row.server_key_id),
             cohort=row.cohort,
             clip_norm=self.clip_norm(row),
         )
@@ -184,7 +184,7 @@ class Training:
         if self.request is None:
             raise Problem("nothing-to-request", "in this deployment a device chooses nothing; fetch its task")
         body = pack(self.request.invite(self.state, device.user, self.settings))
-        invitation = Invitation(header.round_id, header.algorithm, np.frombuffer(body, np.uint8))
+        invitation = Invitation(header.round_id, header.algorithm, body)
         return self._sealed("invitation", pack(invitation), device, header, keys)
 
     def task(self, device: Device, row: AnyRow, keys: KeyRing, request: bytes | None = None) -> bytes:
@@ -218,7 +218,7 @@ class Training:
             # The algorithm's own words may name what was asked for.
             raise Problem("unknown-request", "something that was asked for is not offered in this round") from error
         header = self.header(row, keys)
-        task = Task(header.round_id, header.algorithm, np.frombuffer(body, np.uint8))
+        task = Task(header.round_id, header.algorithm, body)
         return self._sealed("task", pack(task), device, header, keys)
 
     def check_verifies(self) -> None:

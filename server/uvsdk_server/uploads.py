@@ -233,7 +233,7 @@ class Uploads:
                 "invalid-update", "round, algorithm, model or number of parameters inside the seal differ from it"
             )
         check_samples(head.samples)
-        self._training.check_payload(head.payload.tobytes(), device.user)
+        self._training.check_payload(head.payload, device.user)
 
     @contextmanager
     def _presence(self, device_id: str) -> Iterator[None]:

@@ -360,9 +360,8 @@ class SyntheticDevice:
 
     def hand_over(self, template: Template) -> httpx.Response:
         """Leave a template that a device made."""
-        packed = np.frombuffer(template.packed(), np.uint8)
         version = template.model_version
-        return self._send("template", pack(TemplateUpload(self.user, version, packed)), version)
+        return self._send("template", pack(TemplateUpload(self.user, version, template.packed())), version)
 
     def join(self, token: str) -> None:
         """Register, have the operator vouch for this device where nobody has, and be admitted."""
@@ -381,7 +380,7 @@ class SyntheticDevice:
         if answer.status_code == 204:
             return None
         values = answer.json()
-        values["server_public_key"] = np.frombuffer(base64.b64decode(values["server_public_key"]), np.uint8)
+        values["server_public_key"] = base64.b64decode(values["server_public_key"])
         signature = base64.b64decode(values.pop("signature"))
         validity = Validity(values.pop("issued_unix_s"), values.pop("expires_unix_s"))
         header = RoundHeader(**values)
@@ -399,7 +398,7 @@ class SyntheticDevice:
         envelope = Envelope.parse(answer.content)
         envelope.verify(self.server_signing_key())
         (chunk,) = envelope.open(self.sealing)
-        return unpack(fedaws.Task, unpack(Task, chunk).body.tobytes())
+        return unpack(fedaws.Task, unpack(Task, chunk).body)
 
     def direction(self, round_id: int) -> Float32:
         """A unit vector, float32 (d,), that depends on this device and the round only."""
@@ -414,7 +413,7 @@ class SyntheticDevice:
         return small
 
     def head(self, header: RoundHeader, parameters: int) -> UpdateHead:
-        payload = np.frombuffer(pack(fedaws.Payload(self.direction(header.round_id))), np.uint8)
+        payload = pack(fedaws.Payload(self.direction(header.round_id)))
         return UpdateHead(header.round_id, header.algorithm, header.model_version, 3 + self.number, parameters, payload)
 
     def binding(self, header: RoundHeader) -> Binding:
@@ -445,7 +444,7 @@ class SyntheticDevice:
         raw = memoryview(np.ascontiguousarray(values, "<f4")).cast("B")
         first = head if isinstance(head, bytes) else pack(head or self.head(header, parameters))
         slices = chunks or [raw[start : start + CHUNK_BYTES] for start in range(0, len(raw), CHUNK_BYTES)]
-        recipient = X25519PublicKey.from_public_bytes(header.server_public_key.tobytes())
+        recipient = X25519PublicKey.from_public_bytes(header.server_public_key)
         return seal([first, *slices], binding or self.binding(header), recipient=recipient, signing_key=self.signing)
 
     def upload(self, header: RoundHeader, body: bytes) -> httpx.Response:
@@ -471,7 +470,7 @@ class SyntheticDevice:
         )
         recipient = X25519PublicKey.from_public_bytes(base64.b64decode(str(known["server_public_key"])))
         number = time.time_ns() // 1000 if number is None else number
-        message = pack(Numbered(number, np.frombuffer(message, np.uint8)))
+        message = pack(Numbered(number, message))
         return seal([message], binding, recipient=recipient, signing_key=self.signing)
 
 

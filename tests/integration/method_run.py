@@ -230,16 +230,16 @@ def check_what_was_sent(run: Run) -> None:
             first, *rest = envelope.open(keys[binding.recipient_key_id])
             if binding.message_type == "update":
                 head = unpack(UpdateHead, first)
-                assert fields_of(head.payload.tobytes()) == {item.name for item in dataclasses.fields(half.payload)}
-                unpack(half.payload, head.payload.tobytes())
+                assert fields_of(head.payload) == {item.name for item in dataclasses.fields(half.payload)}
+                unpack(half.payload, head.payload)
                 assert sum(len(chunk) for chunk in rest) == 4 * run.model.manifest.size
                 continue
             assert rest == []
             if binding.message_type == "admission":
-                check_admission(unpack(Admission, unpack(Numbered, first).body.tobytes()), needs)
+                check_admission(unpack(Admission, unpack(Numbered, first).body), needs)
             elif binding.message_type == "request":
                 assert request is not None
-                body = unpack(Request, first).body.tobytes()
+                body = unpack(Request, first).body
                 assert fields_of(body) == {item.name for item in dataclasses.fields(request.request)}
             else:
                 raise AssertionError(f"a device sent a {binding.message_type}")

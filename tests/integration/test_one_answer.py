@@ -256,6 +256,6 @@ def test_what_a_device_claims_of_its_threshold_makes_the_server_stricter_only(tm
         ):
             answer = device.hand_over(wrong)
             assert (answer.status_code, kind(answer)) == (422, "invalid-update"), answer.text
-        nothing = pack(TemplateUpload(device.user, bundle.version, np.zeros(3, np.uint8)))
+        nothing = pack(TemplateUpload(device.user, bundle.version, bytes(3)))
         answer = device._send("template", nothing, bundle.version)
         assert (answer.status_code, kind(answer)) == (422, "invalid-update")

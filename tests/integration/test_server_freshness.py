@@ -53,7 +53,7 @@ def admission(device: SyntheticDevice, number: int | None = None) -> bytes:
 
 def template(device: SyntheticDevice, vector: Float32, number: int | None = None) -> bytes:
     version = str(device.deployment()["model_version"])
-    packed = np.frombuffer(Template(vector, version, CONFIG.modality, 3, None, {}).packed(), np.uint8)
+    packed = Template(vector, version, CONFIG.modality, 3, None, {}).packed()
     return device.sealed("template", pack(TemplateUpload(device.user, version, packed)), version, number=number)
 
 

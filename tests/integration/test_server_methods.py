@@ -56,7 +56,7 @@ def opened(device: SyntheticDevice, answer: httpx.Response, outer: Any, inner: A
     envelope = Envelope.parse(answer.content)
     envelope.verify(device.server_signing_key())
     (chunk,) = envelope.open(device.sealing)
-    return unpack(inner, unpack(outer, chunk).body.tobytes())
+    return unpack(inner, unpack(outer, chunk).body)
 
 
 def invited(device: SyntheticDevice, header: RoundHeader) -> fedss.Invitation:
@@ -70,10 +70,10 @@ def ask(
     device: SyntheticDevice, header: RoundHeader, request: object, *, inside: int = 0, **changes: object
 ) -> httpx.Response:
     """POST a request; ``inside`` is another round inside the seal, ``changes`` are of the binding."""
-    packed = np.frombuffer(pack(request), np.uint8)  # type: ignore[arg-type]
+    packed = pack(request)  # type: ignore[arg-type]
     message = pack(messages.Request(inside or header.round_id, header.algorithm, packed))
     binding = replace(device.binding(header), **{"message_type": "request", **changes})  # type: ignore[arg-type]
-    recipient = X25519PublicKey.from_public_bytes(header.server_public_key.tobytes())
+    recipient = X25519PublicKey.from_public_bytes(header.server_public_key)
     body = seal([message], binding, recipient=recipient, signing_key=device.signing)
     return device.request("POST", f"/v1/rounds/{header.round_id}/task", body)
 

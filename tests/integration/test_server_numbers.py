@@ -139,7 +139,7 @@ def test_every_number_and_text_of_every_sealed_message(server: RunningServer, de
     assert header is not None
     admission = Admission(device.user, version, 5, 0.8 * device.direction(0))
     enrolled = Template(device.direction(0), version, CONFIG.modality, 3)
-    template = TemplateUpload(device.user, version, np.frombuffer(enrolled.packed(), np.uint8))
+    template = TemplateUpload(device.user, version, enrolled.packed())
     head = device.head(header, P)
     tried = 0
     for message, message_type in ((admission, "admission"), (template, "template")):
@@ -153,7 +153,7 @@ def test_every_number_and_text_of_every_sealed_message(server: RunningServer, de
                     tried += 1
     for value in VALUES:
         with contextlib.suppress(Exception):  # what its own record refuses
-            packed = np.frombuffer(replace(enrolled, samples=value).packed(), np.uint8)
+            packed = replace(enrolled, samples=value).packed()
             sent = device._send("template", pack(replace(template, template=packed)), version)
             below_500(sent, "samples of a template", value)
         with contextlib.suppress(WireError, TypeError):
@@ -173,7 +173,7 @@ def test_every_number_and_text_of_every_sealed_message(server: RunningServer, de
 
 
 def test_a_number_beyond_64_bits_is_not_read() -> None:
-    body = pack(Numbered(7, np.frombuffer(b"x", np.uint8)))
+    body = pack(Numbered(7, b"x"))
     for value in (2**63, -(2**63) - 1, HUGE):
         text = body[8:-1].replace(b"7", str(value).encode())
         with pytest.raises(WireError):

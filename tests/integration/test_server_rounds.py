@@ -99,9 +99,7 @@ def test_after_the_commit_an_update_is_told_that_it_is_late(
 ) -> None:
     _server, devices = finished
     key = devices[0].sealing.public_key().public_bytes_raw()
-    header = harness.RoundHeader(
-        "integration", "fedaws", 3, "m" * 64, "", 0.0, "k", np.frombuffer(key, np.uint8), 4, 1.0
-    )
+    header = harness.RoundHeader("integration", "fedaws", 3, "m" * 64, "", 0.0, "k", key, 4, 1.0)
     late = devices[0].update(header)
     answer = devices[0].upload(header, late)
     assert (answer.status_code, kind(answer)) == (409, "wrong-model")

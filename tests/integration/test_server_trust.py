@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -44,7 +43,7 @@ def impersonated(values: Values) -> Values:
         deployment=values["deployment"],
         config_digest=values["config_digest"],
         server_key_id=key_id(MALLORYS_KEY),
-        server_public_key=np.frombuffer(MALLORYS_KEY, np.uint8),
+        server_public_key=MALLORYS_KEY,
         model_version=values["model_version"],
         needs=tuple(values["needs"]),
         authorities=tuple(values["authorities"]),

@@ -66,7 +66,7 @@ def member() -> Membership:
 
 
 def header(round_id: int) -> RoundHeader:
-    key = np.frombuffer(SERVER.public_key().public_bytes_raw(), np.uint8)
+    key = SERVER.public_key().public_bytes_raw()
     return RoundHeader("clinic", "fedmetric", round_id, "m" * 64, "c" * 64, 0.0, "k" * 32, key, 3, 1.0)
 
 
@@ -85,7 +85,7 @@ def test_an_older_round_never_replaces_a_newer(store: EncryptedStore, member: Me
 
 
 def test_a_request_is_of_one_round(store: EncryptedStore, member: Membership) -> None:
-    keep_request(store, USER, member.deployment, RequestRecord(5, np.frombuffer(b"wanted", np.uint8)))
+    keep_request(store, USER, member.deployment, RequestRecord(5, b"wanted"))
     assert read_request(store, USER, member.deployment, 5) == b"wanted"
     assert read_request(store, USER, member.deployment, 6) is None
 
@@ -106,7 +106,7 @@ def test_a_secret_is_kept_before_the_update_leaves_and_c_i_after(store: Encrypte
 
 def test_it_goes_when_the_server_has_forgotten_the_user(store: EncryptedStore, member: Membership) -> None:
     keep_memory(store, USER, member.deployment, record(1, offset=1.0))
-    keep_request(store, USER, member.deployment, RequestRecord(1, np.frombuffer(b"wanted", np.uint8)))
+    keep_request(store, USER, member.deployment, RequestRecord(1, b"wanted"))
     resign(store, member)
     assert read_memory(store, USER, member.deployment) == {}
     assert read_request(store, USER, member.deployment, 1) is None

@@ -1,6 +1,7 @@
 """The simulation engine: three ways to train the same devices, and rounds that production would have made."""
 
 import dataclasses
+import hashlib
 import platform
 from pathlib import Path
 
@@ -189,6 +190,10 @@ def test_a_checkpoint_that_is_none_or_of_others(tmp_path: Path) -> None:
     (tmp_path / "damaged").write_bytes(data)
     with pytest.raises(WireError, match="damaged"):
         Simulation.restore(tmp_path / "damaged", trunk(), Tensors(devices()))
+    other = codec.pack(dataclasses.make_dataclass("Checkpoint", [("config", str)])("{}"))
+    (tmp_path / "of another version").write_bytes(hashlib.sha256(other).digest() + other)
+    with pytest.raises(WireError, match="written by another version of uvsdk: go on with that one, or start without"):
+        Simulation.restore(tmp_path / "of another version", trunk(), Tensors(devices()))
     with pytest.raises(SettingsError, match="cannot be written"):
         made.save(tmp_path / "no folder" / "kept")
     with pytest.raises(SettingsError, match="cannot be read"):

@@ -7,7 +7,6 @@ import math
 import struct
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -18,10 +17,10 @@ from uvsdk.privacy.identifiers import key_id
 from uvsdk.records.codec import pack
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-PUBLIC = np.arange(32, dtype=np.uint8)
-OTHER = PUBLIC[::-1].copy()
-SERVER = ServerStatement("clinic", "c" * 64, key_id(PUBLIC.tobytes()), PUBLIC, "m" * 64, ("mean",), ("clinic.example",))
-ROUND = RoundHeader("clinic", "fedaws", 3, "m" * 64, "c" * 64, 1.5, key_id(PUBLIC.tobytes()), PUBLIC, 20, 0.5)
+PUBLIC = bytes(range(32))
+OTHER = PUBLIC[::-1]
+SERVER = ServerStatement("clinic", "c" * 64, key_id(PUBLIC), PUBLIC, "m" * 64, ("mean",), ("clinic.example",))
+ROUND = RoundHeader("clinic", "fedaws", 3, "m" * 64, "c" * 64, 1.5, key_id(PUBLIC), PUBLIC, 20, 0.5)
 NOW = 1_700_000_000.0
 HOUR = Validity(NOW, NOW + 3600)
 
@@ -32,7 +31,7 @@ def check(statement: Statement, signature: bytes, *, validity: Validity = HOUR, 
 
 def test_by_hand() -> None:
     # The id is the first 16 bytes of the key's SHA-256; the signature is over a prefix, one more SHA-256 and two times.
-    assert key_id(PUBLIC.tobytes()) == hashlib.sha256(bytes(range(32))).digest()[:16].hex()
+    assert key_id(PUBLIC) == hashlib.sha256(bytes(range(32))).digest()[:16].hex()
     signed = b"uvsdk/statement/2" + hashlib.sha256(pack(ROUND)).digest() + struct.pack(">dd", NOW, NOW + 3600)
     assert sign_statement(ROUND, HOUR, KEY) == KEY.sign(signed)
 
@@ -47,9 +46,9 @@ def test_an_honest_statement_passes(statement: Statement) -> None:
     [
         replace(SERVER, deployment="bank"),
         replace(SERVER, config_digest="d" * 64),
-        replace(SERVER, server_key_id=key_id(OTHER.tobytes())),
+        replace(SERVER, server_key_id=key_id(OTHER)),
         replace(SERVER, server_public_key=OTHER),
-        replace(SERVER, server_public_key=OTHER, server_key_id=key_id(OTHER.tobytes())),
+        replace(SERVER, server_public_key=OTHER, server_key_id=key_id(OTHER)),
         replace(SERVER, model_version="n" * 64),
         replace(SERVER, needs=()),
         replace(SERVER, authorities=("clinic.example", "bank.example")),
@@ -69,7 +68,7 @@ def test_every_field_of_the_server_counts(altered: ServerStatement) -> None:
         replace(ROUND, model_version="n" * 64),
         replace(ROUND, config_digest="d" * 64),
         replace(ROUND, deadline_unix_s=2.5),
-        replace(ROUND, server_public_key=OTHER, server_key_id=key_id(OTHER.tobytes())),
+        replace(ROUND, server_public_key=OTHER, server_key_id=key_id(OTHER)),
         replace(ROUND, cohort=21),
     ],
 )

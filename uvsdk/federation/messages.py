@@ -161,7 +161,7 @@ class ServerStatement:
     deployment: str
     config_digest: str
     server_key_id: str
-    server_public_key: UInt8
+    server_public_key: bytes
     model_version: str
     needs: tuple[str, ...]
     authorities: tuple[str, ...]
@@ -182,7 +182,7 @@ class RoundHeader:
     config_digest: str
     deadline_unix_s: float
     server_key_id: str
-    server_public_key: UInt8
+    server_public_key: bytes
     cohort: int
     clip_norm: float
 
@@ -221,7 +221,7 @@ class TemplateUpload:
 
     user: str
     model_version: str
-    template: UInt8
+    template: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class Numbered:
     """
 
     number: int
-    body: UInt8
+    body: bytes
 
     def __post_init__(self) -> None:
         if not -(1 << 63) <= self.number < 1 << 63:  # as databases keep it
@@ -252,7 +252,7 @@ class UpdateHead:
     model_version: str
     samples: int
     parameters: int
-    payload: UInt8
+    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class Task:
 
     round_id: int
     algorithm: str
-    body: UInt8
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ class Invitation:
 
     round_id: int
     algorithm: str
-    body: UInt8
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class Request:
 
     round_id: int
     algorithm: str
-    body: UInt8
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)

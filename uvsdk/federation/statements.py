@@ -8,11 +8,8 @@ statement, and its id is a function of it. Nor can anybody keep a statement and 
 expires.
 
 >>> from uvsdk.federation.messages import ServerStatement
->>> import numpy as np
->>> key, public = Ed25519PrivateKey.generate(), np.arange(32, dtype=np.uint8)
->>> said = ServerStatement(
-...     "clinic", "c" * 64, key_id(public.tobytes()), public, "m" * 64, ("mean",), ("clinic.example",)
-... )
+>>> key, public = Ed25519PrivateKey.generate(), bytes(range(32))
+>>> said = ServerStatement("clinic", "c" * 64, key_id(public), public, "m" * 64, ("mean",), ("clinic.example",))
 >>> hour = Validity(1000.0, 4600.0)
 >>> verify_statement(said, hour, sign_statement(said, hour, key), key.public_key(), now=1200.0)
 """
@@ -85,7 +82,7 @@ def verify_statement(
     Raises:
         SealError: it does not, it said so too long ago, or the statement was altered on its way.
     """
-    if key_id(statement.server_public_key.tobytes()) != statement.server_key_id:
+    if key_id(statement.server_public_key) != statement.server_key_id:
         raise SealError(
             "the key to seal to does not have the id it was given; something between here and the server has "
             "exchanged one of them, so nothing is sent"

@@ -94,7 +94,7 @@ class Recollection:
         """
         frames = _stacked([item.bits for item in self.voices], BITS)
         body = _Body(
-            key=np.frombuffer(self.key, np.uint8),
+            key=self.key,
             capacity=self.capacity,
             frames=tuple(len(item.bits) for item in self.voices),
             voiced=np.packbits(frames.any(axis=1)),
@@ -123,7 +123,7 @@ class _Body:
     """What is encrypted.
 
     Args:
-        key: uint8 (32,).
+        key: 32 bytes.
         capacity: samples of each modality.
         frames: per recording, how many frames its fingerprint has.
         voiced: one bit per frame of all recordings, whether there was speech.
@@ -131,7 +131,7 @@ class _Body:
         faces: 256 bits per face.
     """
 
-    key: UInt8
+    key: bytes
     capacity: int
     frames: tuple[int, ...]
     voiced: UInt8
@@ -149,7 +149,7 @@ class _Body:
         if self.faces.ndim != 1 or len(self.faces) * 8 % FACE_BITS:
             raise WireError("faces that are not whole fingerprints")
         faces = _signs(self.faces, len(self.faces) * 8).reshape(-1, FACE_BITS)
-        return Recollection(self.key.tobytes(), voices, tuple(FacePrint(row.copy()) for row in faces), self.capacity)
+        return Recollection(self.key, voices, tuple(FacePrint(row.copy()) for row in faces), self.capacity)
 
 
 def _stacked(rows: list[Float32], width: int) -> Float32:

@@ -22,7 +22,10 @@ MAGIC: Final = b"UVC1"
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """Fields of ratio and cohort; an absent one has no rows."""
+    """Fields of ratio and cohort beside each other; an absent one has no rows.
+
+    They are not nested: templates and signatures of bundles name the digest that is taken over exactly these bytes.
+    """
 
     model_version: str
     source: str
@@ -47,28 +50,28 @@ class _Body:
 def to_bytes(calibration: Calibration) -> bytes:
     """The inverse of :func:`from_bytes`; equal calibrations give equal bytes."""
     ratio, cohort = calibration.ratio, calibration.cohort
-    none = np.zeros((0, 0), np.float32)
+    seen = None if ratio is None else ratio.surroundings
+    row, rows = np.zeros(0, np.float32), np.zeros((0, 0), np.float32)
+    line = [0.0] * 4 if ratio is None else [ratio.slope, ratio.offset, ratio.lowest, ratio.highest]
     body = _Body(
         model_version=calibration.model_version,
         source=calibration.source,
         impostor=calibration.impostor,
         fitted=ratio is not None,
-        centre=none[0:0, :].reshape(0) if ratio is None else ratio.compensation.centre,
-        directions=none if ratio is None else ratio.compensation.directions,
+        centre=row if ratio is None else ratio.compensation.centre,
+        directions=rows if ratio is None else ratio.compensation.directions,
         top=0 if ratio is None else ratio.top,
-        names=() if ratio is None else ratio.surroundings.names,
-        ranges=np.zeros((4, 0)) if ratio is None else _ranges(ratio.surroundings),
+        names=() if seen is None else seen.names,
+        ranges=np.zeros((4, 0)) if seen is None else np.stack([seen.low, seen.high, seen.mean, seen.spread]),
         location=np.zeros(0) if ratio is None else ratio.location,
         log_scale=np.zeros(0) if ratio is None else ratio.log_scale,
         limits=np.zeros((2, 2)) if ratio is None else ratio.limits,
-        line=np.zeros(4)
-        if ratio is None
-        else np.array([ratio.slope, ratio.offset, ratio.lowest, ratio.highest], np.float64),
-        ratios=none.reshape(0) if ratio is None else ratio.impostor,
+        line=np.array(line),
+        ratios=row if ratio is None else ratio.impostor,
         trials=0 if ratio is None else ratio.trials,
-        cohort=none if cohort is None else cohort.embeddings,
+        cohort=rows if cohort is None else cohort.embeddings,
         person=np.zeros(0, np.int64) if cohort is None else cohort.person,
-        conditions=none if cohort is None else cohort.conditions,
+        conditions=rows if cohort is None else cohort.conditions,
     )
     return MAGIC + pack(body)
 
@@ -85,12 +88,9 @@ def from_bytes(data: bytes) -> Calibration:
     try:
         body = unpack(_Body, memoryview(data)[len(MAGIC) :])
         check_impostors(body.impostor)
-        cohort = None
-        if len(body.cohort):
-            cohort = Cohort(body.cohort, body.person, body.conditions)
-        read = Calibration(
-            body.impostor, body.model_version, body.source, _ratio(body) if body.fitted else None, cohort
-        )
+        ratio = _ratio(body) if body.fitted else None
+        cohort = Cohort(body.cohort, body.person, body.conditions) if len(body.cohort) else None
+        read = Calibration(body.impostor, body.model_version, body.source, ratio, cohort)
     except (WireError, ThresholdError, ValueError) as error:
         raise BundleError(f"the calibration does not read: {error}; calibrate the model again") from error
     check(read)
@@ -142,10 +142,6 @@ def _ratio(body: _Body) -> LikelihoodRatio:
         impostor=body.ratios,
         trials=body.trials,
     )
-
-
-def _ranges(surroundings: Surroundings) -> Float64:
-    return np.stack([surroundings.low, surroundings.high, surroundings.mean, surroundings.spread])
 
 
 __all__ = ["MAGIC", "from_bytes", "restored", "stored", "to_bytes"]

@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from uvsdk.arrays import Array, Float32, Float64, UInt8
+from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import SettingsError, WireError
+from uvsdk.federation.messages import OptimiserState
 from uvsdk.federation.strategy import Memory
 from uvsdk.records import codec
 
 _DIGEST = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What one device keeps from one round to the next."""
+
+    user: str
+    memory: Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +40,11 @@ class Checkpoint:
         refused: devices whose admission the algorithm refused.
         batching: how devices are trained: an algorithm that turned out to need its own trunks goes on with them.
         theta: float32 (P,).
-        optimiser: packed ``OptimiserState``.
-        state: the algorithm's state, packed.
+        optimiser: the server optimiser's state.
+        state: the algorithm's state, packed: the configuration says of which class it is.
         start_norm: norm of the parameters that training started from.
         medians: float64 (n,), of the norms of the rounds so far (:func:`uvsdk.federation.clipping.round_median`).
-        remembering: devices that keep a memory.
-        memories: "place in ``remembering``/key" -> array.
+        memories: of the devices that keep one, by user.
     """
 
     config: str
@@ -48,12 +55,11 @@ class Checkpoint:
     refused: tuple[str, ...]
     batching: str
     theta: Float32
-    optimiser: UInt8
-    state: UInt8
+    optimiser: OptimiserState
+    state: bytes
     start_norm: float
     medians: Float64
-    remembering: tuple[str, ...]
-    memories: Mapping[str, Array]
+    memories: tuple[Remembered, ...]
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
@@ -82,7 +88,7 @@ def read(path: Path) -> Checkpoint:
 
     Raises:
         SettingsError: there is no such file.
-        WireError: it is not a checkpoint, or a damaged one.
+        WireError: it is not a checkpoint, a damaged one, or one of another version.
     """
     try:
         data = path.read_bytes()
@@ -91,19 +97,10 @@ def read(path: Path) -> Checkpoint:
     body = memoryview(data)[_DIGEST:]
     if hashlib.sha256(body).digest() != data[:_DIGEST]:
         raise WireError(f"{path} is not a checkpoint of a simulation, or a damaged one; start without --resume")
-    return codec.unpack(Checkpoint, body)
-
-
-def flat(memories: Mapping[str, Memory]) -> tuple[tuple[str, ...], dict[str, Array]]:
-    """``remembering`` and ``memories`` of a :class:`Checkpoint`."""
-    users = tuple(sorted(memories))
-    return users, {f"{place}/{key}": value for place, user in enumerate(users) for key, value in memories[user].items()}
-
-
-def nested(checkpoint: Checkpoint) -> dict[str, Memory]:
-    """The inverse of :func:`flat`."""
-    found: dict[str, dict[str, Array]] = {user: {} for user in checkpoint.remembering}
-    for name, value in checkpoint.memories.items():
-        place, _, key = name.partition("/")
-        found[checkpoint.remembering[int(place)]][key] = value
-    return dict(found)
+    try:
+        return codec.unpack(Checkpoint, body)
+    except WireError as error:
+        raise WireError(
+            f"the checkpoint {path} was written by another version of uvsdk: go on with that one, or start without "
+            "--resume"
+        ) from error

@@ -20,7 +20,7 @@ from uvsdk.federation.messages import Admission, OptimiserState, TrainingConfig
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON, Contribution, Memory
 from uvsdk.records import codec
 from uvsdk.simulation import checkpoint, large, stacked
-from uvsdk.simulation.checkpoint import Checkpoint
+from uvsdk.simulation.checkpoint import Checkpoint, Remembered
 from uvsdk.simulation.parts import Chunk, InseparableError, Part, Sent
 from uvsdk.simulation.population import Identity, Population
 from uvsdk.simulation.records import Engine, RoundRecord
@@ -118,7 +118,6 @@ class Simulation:
 
     def save(self, path: Path) -> None:
         """Write all that the rounds to come depend on, in one step. Raises :class:`SettingsError`."""
-        remembering, memories = checkpoint.flat(self.memories)
         checkpoint.write(
             path,
             Checkpoint(
@@ -130,12 +129,11 @@ class Simulation:
                 refused=tuple(sorted(self.refused)),
                 batching=self._batching,
                 theta=self.theta,
-                optimiser=np.frombuffer(codec.pack(self.optimiser), np.uint8),
-                state=np.frombuffer(codec.pack(self.state), np.uint8),
+                optimiser=self.optimiser,
+                state=codec.pack(self.state),
                 start_norm=self.start_norm,
                 medians=np.array(self.medians),
-                remembering=remembering,
-                memories=memories,
+                memories=tuple(Remembered(user, self.memories[user]) for user in sorted(self.memories)),
             ),
         )
 
@@ -167,9 +165,9 @@ class Simulation:
         simulation.round_id, simulation.committed, simulation.started = kept.round_id, kept.committed, kept.started
         simulation.refused = frozenset(kept.refused)
         simulation.start_norm, simulation.medians = kept.start_norm, kept.medians.tolist()
-        simulation.optimiser = codec.unpack(OptimiserState, kept.optimiser.tobytes())
-        simulation.state = codec.unpack(simulation.algorithm.state, kept.state.tobytes())
-        simulation.memories = checkpoint.nested(kept)
+        simulation.optimiser = kept.optimiser
+        simulation.state = codec.unpack(simulation.algorithm.state, kept.state)
+        simulation.memories = {item.user: item.memory for item in kept.memories}
         if simulation.engine.batching == "auto":
             simulation._batching = kept.batching
         known = set(simulation.algorithm.users(simulation.state)) | simulation.refused

@@ -6,7 +6,6 @@ import base64
 import json
 from typing import Any
 
-import numpy as np
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
@@ -50,7 +49,7 @@ async def get_deployment(served: Served, request: Request) -> DeploymentAnswer:
         deployment=config.deployment,
         config_digest=config.digest(),
         server_key_id=keys.current_id,
-        server_public_key=np.frombuffer(keys.public(keys.current_id), np.uint8),
+        server_public_key=keys.public(keys.current_id),
         model_version=served.models.current.version,
         needs=served.training.needs,
         authorities=served.authorities.possible(request.headers.get("host", "")),
@@ -60,7 +59,7 @@ async def get_deployment(served: Served, request: Request) -> DeploymentAnswer:
         config=json.loads(config.to_json()),
         config_digest=statement.config_digest,
         server_key_id=statement.server_key_id,
-        server_public_key=base64.b64encode(statement.server_public_key.tobytes()).decode(),
+        server_public_key=base64.b64encode(statement.server_public_key).decode(),
         server_signing_key=base64.b64encode(keys.signing.public_key().public_bytes_raw()).decode(),
         model_version=statement.model_version,
         modality=config.modality,

@@ -110,9 +110,8 @@ async def post_task(served: Served, device: SignedDevice, request: Request, roun
         asked = unpack(messages.Request, envelopes.open_single(await request.body(), device, expected, served.keys))
         if (asked.round_id, asked.algorithm) != (round_id, served.training.config.algorithm):
             raise Problem("wrong-round", "the request inside the seal is of another round than the seal")
-        body = asked.body.tobytes()
-        task = await asyncio.to_thread(served.training.task, device, row, served.keys, body)
-        await served.rounds.settle_request(device.device_id, round_id, body)
+        task = await asyncio.to_thread(served.training.task, device, row, served.keys, asked.body)
+        await served.rounds.settle_request(device.device_id, round_id, asked.body)
     return _sealed(task)
 
 
@@ -154,7 +153,7 @@ def _answer(header: RoundHeader, served: Deployment) -> RoundAnswer:
         config_digest=header.config_digest,
         deadline_unix_s=header.deadline_unix_s,
         server_key_id=header.server_key_id,
-        server_public_key=base64.b64encode(header.server_public_key.tobytes()).decode(),
+        server_public_key=base64.b64encode(header.server_public_key).decode(),
         cohort=header.cohort,
         clip_norm=header.clip_norm,
         issued_unix_s=validity.issued_unix_s,

@@ -29,7 +29,7 @@ async def put_admission(served: Served, device: SignedDevice, request: Request, 
     """Join the training: a sealed ``Admission``. The next round that opens takes it up."""
     _own(device, user)
     numbered = await _opened(served, device, request, "admission")
-    admission = unpack(Admission, numbered.body.tobytes())
+    admission = unpack(Admission, numbered.body)
     check_user(admission.user, user)
     embedded = {MEAN, EMBEDDED} & set(served.training.needs)
     if embedded and admission.model_version != served.models.current.version:
@@ -49,7 +49,7 @@ async def put_template(served: Served, device: ActiveDevice, request: Request, u
     _own(device, user)
     served.training.check_verifies()
     numbered = await _opened(served, device, request, "template")
-    template = unpack(TemplateUpload, numbered.body.tobytes())
+    template = unpack(TemplateUpload, numbered.body)
     if not await served.models.knows(template.model_version):
         raise Problem("wrong-model", "the template was made with a model that is not kept here; make it again")
     await served.people.keep_template(template, user, Place(device.device_id, numbered.number))

@@ -128,7 +128,7 @@ def _round(
     task = pack(Task(np.asarray(row / np.linalg.norm(row), np.float32)))
     job = TrainingJob(config, bundle.manifest, 1, bundle.theta, features, task, {}, frozen=frozen)
     result = trainer.train(job, np.random.default_rng(0))
-    sealed = _sealed(result.delta, np.frombuffer(result.payload, np.uint8), bundle)
+    sealed = _sealed(result.delta, result.payload, bundle)
     return Round(frozen_s, time.process_time() - started, len(sealed), result.delta.nbytes)
 
 
@@ -141,7 +141,7 @@ def _without(store: EncryptedStore, bundle: Bundle) -> float:
     return time.process_time() - started
 
 
-def _sealed(delta: Float32, payload: np.ndarray, bundle: Bundle) -> bytes:
+def _sealed(delta: Float32, payload: bytes, bundle: Bundle) -> bytes:
     head = UpdateHead(1, "fedaws", bundle.version, SAMPLES, len(delta), payload)
     binding = Binding(
         deployment="benchmark",
