@@ -29,7 +29,7 @@ from tests.behaviour.values import DIGEST
 
 FILE = Path(__file__).with_name("recorded.json")
 
-TRAINING, DECISIONS, DIGITS = 1e-3, 0.05, 20
+TRAINING, DECISIONS, DIGITS = 1e-3, 0.05, 6
 
 
 @cache
