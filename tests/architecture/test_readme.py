@@ -22,6 +22,7 @@ from uvsdk.training import weights
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 VERIFICATION = ROOT / "docs" / "verification.md"
+ERRORS = ROOT / "docs" / "errors.md"
 DOCUMENTS = (README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md")
 _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _SPAN = re.compile(r"`([^`]+)`")
@@ -146,3 +147,12 @@ def test_commands_that_are_mentioned_exist(document: Path) -> None:
         commands[words[0]].configure(parser)
         options = {option for below in parsers(parser) for option in below._option_string_actions}
         assert {word.split("=")[0].rstrip(":,.") for word in words if word.startswith("--")} <= options, span
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_problem_kinds_that_are_mentioned_exist(document: Path) -> None:
+    """Written as ``409 `uncalibrated```, they stand in docs/errors.md with that status."""
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d, ]+) \|", ERRORS.read_text(encoding="utf-8"), re.MULTILINE)
+    there = {(kind, status) for kind, statuses in rows for status in statuses.split(", ")}
+    named = re.findall(r"\b([45]\d\d)\s+`([a-z]+(?:-[a-z]+)*)`", document.read_text(encoding="utf-8"))
+    assert {(kind, status) for status, kind in named} <= there

@@ -21,6 +21,7 @@ from tests.integration.numpy_devices import token_of
 from uvsdk import cli
 from uvsdk.bundle import shipped
 from uvsdk.privacy.identifiers import hash_user_id
+from uvsdk_server.deployment import read_training
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -92,3 +93,9 @@ def test_the_command_that_hashes_an_id(tmp_path: Path) -> None:
         [sys.executable, *arguments], capture_output=True, text=True, check=True, cwd=tmp_path
     ).stdout
     assert printed.strip() == hash_user_id("ada", deployment="clinic", pepper=PEPPER)
+
+
+def test_the_training_configuration_that_is_shown_is_one(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"```json\n(.*?)```", OPERATIONS.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "training.json").write_text(shown)
+    assert read_training(tmp_path / "training.json").deployment == "clinic"
