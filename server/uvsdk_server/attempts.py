@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from uvsdk.templates.attempts import (
     settled,
     wait_s,
 )
+from uvsdk_server.clocks import Clock, wall_clock
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.store import counts
 from uvsdk_server.store.counts import Subject, Whose
@@ -108,7 +108,7 @@ class AttemptGate:
         database: Database,
         policies: Mapping[Whose, RetryPolicy],
         metrics: Metrics,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = wall_clock,
     ) -> None:
         self._database = database
         self._policies = policies

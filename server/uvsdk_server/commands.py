@@ -32,6 +32,7 @@ from uvsdk.system import network
 from uvsdk.templates.attempts import wait_s
 from uvsdk_server import tokens
 from uvsdk_server.app import create_app
+from uvsdk_server.clocks import wall_clock
 from uvsdk_server.connections import Patience, room
 from uvsdk_server.deployment import Deployment, check_pair, open_database
 from uvsdk_server.people import approved
@@ -126,7 +127,7 @@ async def first_operator_token(served: Deployment) -> Path | None:
         made = (await connection.execute(select(schema.tokens.c.scopes))).scalars()
         if any("operator" in tokens.read(scopes) for scopes in made):
             return None
-        text = await tokens.create(connection, ["operator"], label="first start", now=time.time())
+        text = await tokens.create(connection, ["operator"], label="first start", now=wall_clock())
         # Before the row is durable: a crash in between leaves a file without a token, and the next start writes both.
         await asyncio.to_thread(_write_secret, path, text, replace=True)
     return path
@@ -258,7 +259,7 @@ def _token(arguments: argparse.Namespace) -> int:
                 connection,
                 arguments.scopes,
                 label=arguments.label,
-                now=time.time(),
+                now=wall_clock(),
                 lifetime_s=lifetime_s,
                 max_uses=arguments.uses,
                 user=user,
@@ -323,7 +324,7 @@ async def _token_rows(connection: AsyncConnection) -> list[tuple[str, ...]]:
             "-" if "enrol" not in tokens.read(row.scopes) else (row.user or "anybody")[:12],
             f"{row.uses}/{row.max_uses}" if row.max_uses is not None else str(row.uses),
             _date(row.expires),
-            "revoked" if row.revoked else "expired" if row.expires and row.expires <= time.time() else "valid",
+            "revoked" if row.revoked else "expired" if row.expires and row.expires <= wall_clock() else "valid",
             row.label,
         )
         for row in found
@@ -389,7 +390,7 @@ def _lockouts(arguments: argparse.Namespace) -> int:
         return 0
     if not 1 <= arguments.limit < _MOST:
         raise SettingsError(f"--limit is a number from 1 to {_MOST - 1}")
-    policies, now = _settings(data=arguments.data).retry_policies(), time.time()
+    policies, now = _settings(data=arguments.data).retry_policies(), wall_clock()
 
     async def listed(connection: AsyncConnection) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []

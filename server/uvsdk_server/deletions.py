@@ -89,7 +89,7 @@ class Deletions:
     async def start(self) -> None:
         """Take up what a crash interrupted."""
         async with self._database.write() as connection:
-            await connection.execute(delete(deletions).where(deletions.c.completed < time.time() - _KEPT_S))
+            await connection.execute(delete(deletions).where(deletions.c.completed < self._rounds.clock() - _KEPT_S))
             waiting = await _pending(connection)
         if waiting:
             self._go_on()
@@ -106,7 +106,7 @@ class Deletions:
         finally:
             self._rounds.wake()  # after a failure too: its draft is to be discarded
         if row is None:
-            now = time.time()
+            now = self._rounds.clock()
             return Deletion("", now, now)
         until, pause_s = time.monotonic() + PATIENCE_S, _FIRST_PAUSE_S
         while not await self._finished(row, user):
@@ -157,7 +157,9 @@ class Deletions:
     async def _record(self, connection: AsyncConnection, user: str) -> AnyRow:
         name = secrets.token_hex(16)
         sealed = self._keys.at_rest.seal(json.dumps({"user": user}).encode(), _purpose(name))
-        await connection.execute(insert(deletions).values(deletion_id=name, requested=time.time(), sealed=sealed))
+        await connection.execute(
+            insert(deletions).values(deletion_id=name, requested=self._rounds.clock(), sealed=sealed)
+        )
         return (await connection.execute(select(deletions).where(deletions.c.deletion_id == name))).one()
 
     def _user_of(self, row: AnyRow) -> str:
@@ -176,7 +178,7 @@ class Deletions:
                 await connection.execute(
                     update(deletions)
                     .where(deletions.c.deletion_id == row.deletion_id)
-                    .values(completed=time.time(), sealed=None)
+                    .values(completed=self._rounds.clock(), sealed=None)
                 )
             return True
 

@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import os
 import secrets
-import time
 import tomllib
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +23,7 @@ from uvsdk.privacy.bundle_signing import read_public_key
 from uvsdk.records.transfer import stays_here
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.authorities import Authorities
-from uvsdk_server.clocks import Clock, NotBefore
+from uvsdk_server.clocks import Clock, NotBefore, wall_clock
 from uvsdk_server.deletions import Deletions
 from uvsdk_server.driver import Driver
 from uvsdk_server.freshness import Freshness
@@ -60,6 +59,7 @@ class Deployment:
     """The parts, ready to serve. Made by :meth:`open`.
 
     Attributes:
+        clock: Unix time, which may be set.
         now: Unix time by which what is shown here expires.
     """
 
@@ -80,6 +80,7 @@ class Deployment:
     readiness: Readiness
     freshness: Freshness
     authorities: Authorities
+    clock: Clock
     now: Clock
     metrics: Metrics
     log: Log
@@ -91,7 +92,14 @@ class Deployment:
 
     @classmethod
     async def open(
-        cls, settings: Settings, watcher: Observer, metrics: Metrics, log: Log, *, freshness: Freshness | None = None
+        cls,
+        settings: Settings,
+        watcher: Observer,
+        metrics: Metrics,
+        log: Log,
+        *,
+        freshness: Freshness | None = None,
+        clock: Clock = wall_clock,
     ) -> Self:
         """Open or make the data folder, recover what a crash left, and start moving rounds on.
 
@@ -111,9 +119,9 @@ class Deployment:
         try:
             # Again, now that no other server of this folder can start.
             state = judge(settings.data, await look(url))
-            await _pair(settings.data, database, state, founding, log)
+            await _pair(settings.data, database, state, founding, log, clock)
             self = await cls._assemble(
-                settings, database, watcher, metrics, log, freshness or Freshness(settings.signature_window_s)
+                settings, database, watcher, metrics, log, freshness or Freshness(settings.signature_window_s), clock
             )
         except BaseException:
             await database.close()
@@ -136,11 +144,12 @@ class Deployment:
         metrics: Metrics,
         log: Log,
         freshness: Freshness,
+        clock: Clock,
     ) -> Self:
         files = KeyFolder(settings.data / "keys")
-        keys = await KeyRing.open(files, database, time.time())
+        keys = await KeyRing.open(files, database, clock())
         blobs = Blobs(settings.data / "blobs")
-        config = await _settle_config(settings, database, log)
+        config = await _settle_config(settings, database, log, clock())
         async with database.read() as connection:
             row = await ledger.deployment_row(connection)
         assert row is not None
@@ -155,7 +164,7 @@ class Deployment:
         )
         training.restore(blobs.read(row.algorithm_blob), blobs.read(row.optimiser_blob))
         # Everything that the database counts on has been opened: what it does not name may now be put aside.
-        await _tidy(settings, database, blobs, keys, log)
+        await _tidy(settings, database, blobs, keys, log, clock())
         models = Models(
             database,
             blobs,
@@ -166,7 +175,7 @@ class Deployment:
             signing_key=keys.signing,
             at_rest=files.at_rest,
         )
-        rounds = Rounds(database, blobs, keys, training, watcher=watcher)
+        rounds = Rounds(database, blobs, keys, training, watcher=watcher, clock=clock)
         people = People(
             database,
             files,
@@ -197,7 +206,7 @@ class Deployment:
             verifier=Verifier(
                 models,
                 people,
-                AttemptGate(database, settings.retry_policies(), metrics),
+                AttemptGate(database, settings.retry_policies(), metrics, clock),
                 metrics,
                 threads=settings.verify_threads,
                 capture=settings.capture(),
@@ -209,7 +218,8 @@ class Deployment:
             readiness=Readiness(partial(_look, database, models)),
             freshness=freshness,
             authorities=Authorities(settings.authorities, settings.host),
-            now=NotBefore(),
+            clock=clock,
+            now=NotBefore(clock),
             metrics=metrics,
             log=log,
         )
@@ -228,7 +238,7 @@ class Deployment:
 
     def validity(self) -> Validity:
         """Of what is said now."""
-        now = time.time()
+        now = self.clock()
         return Validity(now, now + self.settings.statement_lifetime_s)
 
     def _report_end(self, driving: asyncio.Task[None]) -> None:
@@ -333,7 +343,9 @@ class _Founding:
         return cls(config, bundle)
 
 
-async def _pair(data: Path, database: Database, state: State, founding: _Founding | None, log: Log) -> None:
+async def _pair(
+    data: Path, database: Database, state: State, founding: _Founding | None, log: Log, clock: Clock
+) -> None:
     """Bring the tables up, and see to it that folder and database have one id. A first start fills both.
 
     Wherever it is killed, the next start goes on: the file is written before the keys, those before the row, and the
@@ -346,7 +358,7 @@ async def _pair(data: Path, database: Database, state: State, founding: _Foundin
         pair.write(data)
         files.make()
         await database.migrate()
-        await _found(pair, founding, database, Blobs(data / "blobs"), files)
+        await _found(pair, founding, database, Blobs(data / "blobs"), files, clock())
     else:
         if state == "unnamed":
             pair = replace(pair, complete=True)
@@ -366,7 +378,9 @@ async def _pair(data: Path, database: Database, state: State, founding: _Foundin
         replace(pair, complete=True).write(data)
 
 
-async def _found(pair: Pair, founding: _Founding, database: Database, blobs: Blobs, files: KeyFolder) -> None:
+async def _found(
+    pair: Pair, founding: _Founding, database: Database, blobs: Blobs, files: KeyFolder, now: float
+) -> None:
     """Fill an empty database from the model and the configuration."""
     config, bundle = founding.config, founding.bundle
     seed = config.seed if config.seed is not None else secrets.randbits(128)
@@ -408,12 +422,12 @@ async def _found(pair: Pair, founding: _Founding, database: Database, blobs: Blo
                 theta_blob=theta_blob,
                 calibration_blob=calibration_blob,
                 calibration_source=None if calibration is None else calibration.source,
-                created=time.time(),
+                created=now,
             )
         )
 
 
-async def _tidy(settings: Settings, database: Database, blobs: Blobs, keys: KeyRing, log: Log) -> None:
+async def _tidy(settings: Settings, database: Database, blobs: Blobs, keys: KeyRing, log: Log, now: float) -> None:
     """Remove what the database ordered away; put aside, and not away, what it does not know."""
     quarantine = Quarantine(settings.data, days=settings.quarantine_days)
     gone = await removals.carry_out(database, settings.data)
@@ -424,7 +438,6 @@ async def _tidy(settings: Settings, database: Database, blobs: Blobs, keys: KeyR
     async with database.read() as connection:
         wanted = await ledger.wanted_blobs(connection)
     strays = [*keys.strays(), *await asyncio.to_thread(blobs.strays, wanted)]
-    now = time.time()
     try:
         taken = quarantine.take(strays, now)
     except OSError as error:  # a full disk: they lie well where they are
@@ -437,7 +450,7 @@ async def _tidy(settings: Settings, database: Database, blobs: Blobs, keys: KeyR
         log.info("quarantine over", files=expired)
 
 
-async def _settle_config(settings: Settings, database: Database, log: Log) -> TrainingConfig:
+async def _settle_config(settings: Settings, database: Database, log: Log, now: float) -> TrainingConfig:
     """The stored configuration, or the changed one of the settings; a round of the former one is aborted."""
     async with database.read() as connection:
         row = await ledger.deployment_row(connection)
@@ -455,7 +468,7 @@ async def _settle_config(settings: Settings, database: Database, log: Log) -> Tr
         await ledger.keep_state(connection, row.algorithm_blob, config=config.to_json())
         if newest is not None and newest.state not in ("committed", "aborted"):
             reason = "the training configuration was changed"
-            await ledger.change_round(connection, newest.round_id, "aborted", closed=time.time(), reason=reason)
+            await ledger.change_round(connection, newest.round_id, "aborted", closed=now, reason=reason)
     log.warning("training configuration changed", digest=config.digest()[:12])
     return config
 

@@ -62,7 +62,7 @@ class Driver:
         self._settings = settings
         self._metrics = metrics
         self._log = log
-        self._waits = Waits()
+        self._waits = Waits(rounds.clock)
         self._reported: dict[str, Scalar] | None = None
 
     async def run(self) -> None:
@@ -145,7 +145,7 @@ class Driver:
                 seed=self._training.round_seed(round_id),
                 cohort=0,
                 quorum=0,
-                opened=time.time(),
+                opened=self._rounds.clock(),
                 accepted=0,
                 clip_norm=self._training.announced_norm(medians),
             )
@@ -196,7 +196,7 @@ class Driver:
             self._report()
 
     async def _collect(self, row: ledger.AnyRow) -> None:
-        deadline = time.time() + self._training.config.deadline_s
+        deadline = self._rounds.clock() + self._training.config.deadline_s
         async with self._database.write() as connection:
             await ledger.change_round(connection, row.round_id, "collecting", deadline=deadline)
         self._rounds.awaited.open(row.round_id)
@@ -258,7 +258,7 @@ class Driver:
         outcome = await asyncio.to_thread(self._store, result, median)
         await self._rounds.observer.reached(observer.RESULT_STORED)
         async with self._database.write() as connection:
-            await ledger.commit_round(connection, row.round_id, outcome, accepted, time.time())
+            await ledger.commit_round(connection, row.round_id, outcome, accepted, self._rounds.clock())
         await self._rounds.observer.reached(observer.ROUND_COMMITTED)
         self._training.state, self._training.optimiser = result.state, result.optimiser
         self._models.adopt(result.bundle, row.round_id)
@@ -278,7 +278,7 @@ class Driver:
 
     async def _abort(self, connection: AsyncConnection, row: ledger.AnyRow, reason: str, *, accepted: int = 0) -> None:
         """Close a round without a result: model, algorithm state, optimiser and the norms known stay as they were."""
-        values = {"closed": time.time(), "reason": reason[:1000], "accepted": accepted}
+        values = {"closed": self._rounds.clock(), "reason": reason[:1000], "accepted": accepted}
         await ledger.change_round(connection, row.round_id, "aborted", **values)
         self._metrics.rounds.labels("aborted").inc()
         self._log.warning("round aborted", round_id=row.round_id, reason=reason)
@@ -362,8 +362,8 @@ class Driver:
             used = await ledger.rounds_with_key(connection, self._keys.current_id)
             needed = await ledger.open_key_ids(connection)
         if self._keys.age_s() > self._settings.key_lifetime_s or used >= self._settings.key_rounds:
-            await self._keys.rotate(self._database, time.time())
-        await self._keys.retire(self._database, needed, time.time())
+            await self._keys.rotate(self._database, self._rounds.clock())
+        await self._keys.retire(self._database, needed, self._rounds.clock())
 
     async def _clean(self) -> None:
         """Forget what closed rounds leave; at start-up, also what a crash kept from being forgotten."""
@@ -375,7 +375,7 @@ class Driver:
             needed = await ledger.open_key_ids(connection)
         self._blobs.remove(*blobs)
         await removals.settle(self._database, self._settings.data)
-        await self._keys.retire(self._database, needed, time.time())
+        await self._keys.retire(self._database, needed, self._rounds.clock())
         await self._models.forget(self._settings.keep_models)
 
 

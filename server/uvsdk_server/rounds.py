@@ -18,6 +18,7 @@ from uvsdk.errors import UvsdkError
 from uvsdk.rest.problems import Problem
 from uvsdk_server.awaited import Awaited
 from uvsdk_server.board import Board
+from uvsdk_server.clocks import Clock
 from uvsdk_server.keys import KeyRing
 from uvsdk_server.observer import Observer
 from uvsdk_server.store import ledger
@@ -31,6 +32,7 @@ class Rounds:
     """The newest round and the state it acts on, for handlers.
 
     Attributes:
+        clock: seconds since 1970, which may be set.
         awaited: whom the round in progress waits for.
         board: what those who wait for a round are told.
         drafts: blobs that a transaction is about to name; written under ``state_lock``.
@@ -39,13 +41,14 @@ class Rounds:
     """
 
     def __init__(
-        self, database: Database, blobs: Blobs, keys: KeyRing, training: Training, *, watcher: Observer
+        self, database: Database, blobs: Blobs, keys: KeyRing, training: Training, *, watcher: Observer, clock: Clock
     ) -> None:
         self.database = database
         self.blobs = blobs
         self.keys = keys
         self.training = training
         self.observer = watcher
+        self.clock = clock
         self.board = Board()
         self.drafts = Drafts(database, blobs)
         self.state_lock = asyncio.Lock()

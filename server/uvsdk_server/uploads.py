@@ -174,7 +174,7 @@ class Uploads:
             samples=checked.head.samples,
             head_sealed=sealed,
             blob=checked.digest,
-            received=time.time(),
+            received=self._rounds.clock(),
         )
         try:
             former = await self._rounds.record(receipt)

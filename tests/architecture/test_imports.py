@@ -169,3 +169,13 @@ def test_import_contracts() -> None:
         env={**os.environ, "PYTHONPATH": paths},
     )
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
+
+
+def test_the_server_reads_the_wall_clock_in_one_place() -> None:
+    """Everything else is handed a clock, so that a test may set it; a migration runs by itself."""
+    readers = {
+        str(path.relative_to(ROOT / "server" / "uvsdk_server"))
+        for path in (ROOT / "server" / "uvsdk_server").rglob("*.py")
+        if "time.time" in path.read_text()
+    }
+    assert readers == {"clocks.py", "store/migrations/versions/0009_devices.py"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query
@@ -47,7 +46,7 @@ class AttemptsAnswer(BaseModel):
 @router.get("/v1/attempts")
 async def get_attempts(served: Served, limit: Annotated[int, Query(ge=1, le=500)] = 50) -> AttemptsAnswer:
     """Who has failed, as ``uvsdk lockouts list`` shows it."""
-    policies, now = served.settings.retry_policies(), time.time()
+    policies, now = served.settings.retry_policies(), served.clock()
     async with served.database.read() as connection:
         found = await counts.listed(connection, limit)
     listed = []
