@@ -163,7 +163,10 @@ def enroll(
     if not usable or len(usable) + len(kept.features) < minimum_samples:
         raise EnrolmentError(intake.too_few(len(usable), max(minimum_samples - len(kept.features), 1), reports))
     embeddings = np.stack([*kept.embeddings, *(item.embedding for item in usable)])
-    conditions = [*kept.conditions, *(conditions_of(item.quality.measured) for item in usable)]
+    from uvsdk import modality
+
+    kinds = modality.get(bundle.manifest.modality).conditions
+    conditions = [*kept.conditions, *(conditions_of(item.quality.measured, kinds) for item in usable)]
     threshold = None
     if bundle.calibration is not None and impostor_threshold is not None:
         threshold = personal_threshold(impostor_threshold, bundle.calibration, embeddings, conditions=conditions)

@@ -139,7 +139,7 @@ def decide(
     score = _rounded(compare(embedding, template))
     llr = None
     if bundle.calibration is not None and bundle.calibration.ratio is not None:
-        conditions = conditions_of(quality.measured)
+        conditions = conditions_of(quality.measured, bundle.calibration.ratio.surroundings.conditions)
         llr = _rounded(bundle.calibration.llr(template.embedding, embedding, template.conditions, conditions))
     spent_s = {**(timings_s or {}), "decision": time.perf_counter() - start}
     return Decision(score, limit, bundle.version, quality, spent_s, llr, presentations)

@@ -39,7 +39,7 @@ class Deployment:
         server_public_key: that key.
         server_signing_key: signs what the server seals to devices.
         model_version: the current model.
-        modality: ``voice``, ``face`` or ``handwriting``.
+        modality: its name, e.g. ``voice`` or ``face``.
         needs: what joining sends beside the hashed id, words of :mod:`uvsdk.federation.strategy`; sorted.
         edge_only: whether the algorithm lets no template leave the device.
     """

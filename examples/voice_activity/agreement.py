@@ -32,7 +32,7 @@ class Both:
     def __init__(self) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        graph = (importlib.resources.files("uvsdk") / "data" / "speech.onnx").read_bytes()
+        graph = (importlib.resources.files("uvsdk.modality.voice") / "speech.onnx").read_bytes()
         self.pupil = onnxruntime.InferenceSession(graph, options)
         self.teacher = silero.session()
 

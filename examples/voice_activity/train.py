@@ -1,6 +1,6 @@
 """Train the speech detector that voice bundles carry: a small convolutional net taught by Silero VAD.
 
-    python -m examples.voice_activity.train --data FOLDER --output uvsdk/data/speech.onnx
+    python -m examples.voice_activity.train --data FOLDER --output uvsdk/modality/voice/speech.onnx
 
 ``FOLDER`` holds ``speech_librispeech/`` with its ``manifest.csv``. See README.md for what it was trained on.
 """

@@ -488,6 +488,6 @@ async def _current_bundle(
         raise StoreError("the stored parameters do not give the model version on record; restore from a backup")
     if row.calibration_blob is not None:
         sealed, source = blobs.read(row.calibration_blob), row.calibration_source or ""
-        kept = opened_calibration(sealed, at_rest, model_version=bundle.version, source=source)
+        kept = opened_calibration(sealed, at_rest, bundle, source=source)
         bundle = bundle.with_calibration(kept)
     return bundle, start_norm, row.round_id

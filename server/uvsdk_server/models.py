@@ -15,6 +15,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import delete, select, update
 
+from uvsdk import modality
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError, StoreError
@@ -153,9 +154,7 @@ class Models:
         if row.calibration_blob is not None and bundle.calibration is None:
             sealed = self._blobs.read(row.calibration_blob)
             source = row.calibration_source or ""
-            bundle = bundle.with_calibration(
-                opened_calibration(sealed, self._at_rest, model_version=bundle.version, source=source)
-            )
+            bundle = bundle.with_calibration(opened_calibration(sealed, self._at_rest, bundle, source=source))
         served(bundle).signed(self._signing_key, issuer=self._deployment).save(path)
 
 
@@ -180,10 +179,11 @@ def sealed_calibration(calibration: Calibration, at_rest: AtRest) -> bytes:
     return at_rest.seal(stored(calibration), f"{_CALIBRATION}{calibration.model_version}")
 
 
-def opened_calibration(data: bytes, at_rest: AtRest, *, model_version: str, source: str) -> Calibration:
-    """The inverse of :func:`sealed_calibration`. Raises :class:`StoreError`, :class:`BundleError`."""
-    kept = at_rest.open(data, f"{_CALIBRATION}{model_version}")
-    return restored(kept, model_version=model_version, source=source)
+def opened_calibration(data: bytes, at_rest: AtRest, bundle: Bundle, *, source: str) -> Calibration:
+    """The inverse of :func:`sealed_calibration`, for ``bundle``. Raises :class:`StoreError`, :class:`BundleError`."""
+    kept = at_rest.open(data, f"{_CALIBRATION}{bundle.version}")
+    conditions = modality.get(bundle.manifest.modality).conditions
+    return restored(kept, model_version=bundle.version, source=source, conditions=conditions)
 
 
 async def take_over(database: Database, blobs: Blobs, at_rest: AtRest) -> int:
@@ -196,20 +196,23 @@ async def take_over(database: Database, blobs: Blobs, at_rest: AtRest) -> int:
         base = (await connection.execute(select(deployment.c.base_blob))).scalar_one()
         rows = (await connection.execute(select(models).where(models.c.calibration_blob.is_not(None)))).all()
     data = await asyncio.to_thread(blobs.read, base)
-    if not _opens(data, at_rest, _BASE):
-        blob = await asyncio.to_thread(blobs.write, sealed_base(Bundle.from_bytes(data), at_rest))
+    sealed = _opens(data, at_rest, _BASE)
+    bundle = opened_base(data, at_rest) if sealed else Bundle.from_bytes(data)
+    if not sealed:
+        blob = await asyncio.to_thread(blobs.write, sealed_base(bundle, at_rest))
         async with database.write() as connection:
             await connection.execute(update(deployment).values(base_blob=blob))
             await ledger.order_blobs(connection, base)
         await asyncio.to_thread(blobs.remove, base)
+    conditions = modality.get(bundle.manifest.modality).conditions
     for row in rows:
         data = await asyncio.to_thread(blobs.read, row.calibration_blob)
         if _opens(data, at_rest, f"{_CALIBRATION}{row.model_version}"):
             continue
-        calibration = restored(data, model_version=row.model_version, source=row.calibration_source or "")
+        source = row.calibration_source or ""
+        calibration = restored(data, model_version=row.model_version, source=source, conditions=conditions)
         cohorts += calibration.cohort is not None
-        sealed = sealed_calibration(calibration.without_cohort(), at_rest)
-        blob = await asyncio.to_thread(blobs.write, sealed)
+        blob = await asyncio.to_thread(blobs.write, sealed_calibration(calibration.without_cohort(), at_rest))
         async with database.write() as connection:
             changed = update(models).where(models.c.model_version == row.model_version)
             await connection.execute(changed.values(calibration_blob=blob))

@@ -58,7 +58,7 @@ class Speech:
     class manifest:
         preprocessing = {preprocessing}
     def session(self, name):
-        graph = Path(uvsdk.__file__).parent / "data" / "speech.onnx"
+        graph = Path(uvsdk.__file__).parent / "modality" / "voice" / "speech.onnx"
         return onnxruntime.InferenceSession(graph.read_bytes(), providers=["CPUExecutionProvider"])
 
 def all_of_it():

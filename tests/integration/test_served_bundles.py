@@ -39,7 +39,7 @@ MALLORY = Ed25519PrivateKey.generate()
 
 def with_people(*, as_norm: bool = False) -> tuple[Bundle, Cohort]:
     """The shipped model, calibrated with a cohort, and that cohort."""
-    seen = observations(30)
+    seen = observations(30, kinds=())
     measured = calibrating.fit(seen, model_version="m", source="people", as_norm=as_norm, keep_cohort=True)
     calibration = replace(measured.calibration, model_version=DIGITS.version)
     assert calibration.cohort is not None

@@ -16,7 +16,8 @@ from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
 from uvsdk.bundle.manifest import Manifest
 from uvsdk.errors import NoInkError, UndecodableSampleError
-from uvsdk.modality import Capture, Prepared, Sample
+from uvsdk.modality import Capture, Modality, Prepared, Sample
+from uvsdk.modality.voice import SNR_DB, SPEECH_S
 from uvsdk.scoring import Calibration, Quality
 
 DIMENSION = 3
@@ -38,11 +39,15 @@ class CapturedNumbers:
 class Numbers:
     """Samples are three numbers as text, ``b"1 0 0"``, and the features are those numbers."""
 
-    name = "numbers"
-    graphs = ()
-
     def __init__(self) -> None:
         self.prepared = 0
+
+    def record(self) -> Modality:
+        def prepare(sample: Sample, bundle: object, *, capture: Capture | None = None) -> Prepared:
+            return self.prepare(sample, bundle, capture=capture)  # looked up anew, so that a test may exchange it
+
+        conditions = (SPEECH_S, SNR_DB)
+        return Modality(name="numbers", prepare=prepare, views=self.views, crop=self.crop, conditions=conditions)
 
     def prepare(self, sample: Sample, bundle: object, *, capture: Capture | None = None) -> Prepared:
         self.prepared += 1
@@ -82,7 +87,7 @@ def _identity_graph() -> bytes:
 def numbers(monkeypatch: pytest.MonkeyPatch) -> Numbers:
     """The modality, registered for the length of a test."""
     reader = Numbers()
-    register(reader, monkeypatch)
+    register(reader.record(), monkeypatch)
     return reader
 
 

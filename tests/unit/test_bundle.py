@@ -19,7 +19,7 @@ from uvsdk.scoring import Calibration
 
 # The format does not look inside graphs until one is used, so small stand-ins do.
 MANIFEST = Manifest(
-    "handwriting", "toy", 2, {"size": 8, "scale": "log", "gain": 0.5, "flip": False}, (Parameter("w", (2, 3)),), ("us",)
+    "voice", "toy", 2, {"size": 8, "scale": "log", "gain": 0.5, "flip": False}, (Parameter("w", (2, 3)),), ("us",)
 )
 THETA = np.arange(6, dtype=np.float32)
 GRAPHS = {"embedding": b"graph of the embedding", "vad": b"graph of the detector"}

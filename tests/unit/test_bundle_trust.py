@@ -26,6 +26,7 @@ from uvsdk.cli import main
 from uvsdk.enroll import enroll
 from uvsdk.errors import BundleError, ExchangedBundleError, ModelMismatchError, UntrustedBundleError
 from uvsdk.evaluation import calibrating
+from uvsdk.modality import get
 from uvsdk.privacy import bundle_signing
 from uvsdk.scoring import Calibration, Decision, fuse
 from uvsdk.templates.gallery import Gallery
@@ -41,6 +42,7 @@ ANA = [b"1 0 0", b"1 0 0.1", b"1 0 -0.1"]
 STRANGER = b"0 1 0"
 PUBLISHER, SOMEBODY = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 TRUSTED = [PUBLISHER.public_key()]
+FACE = get("face").conditions
 DETECTOR = PresentationGraph("face-antispoof", b"a detector", 80, 2.7, 0, 0.5, "made by hand")
 
 
@@ -51,13 +53,13 @@ def store(tmp_path: Path) -> EncryptedStore:
 
 @pytest.fixture(scope="module")
 def fitted() -> Calibration:
-    return calibrating.fit(observations(30), model_version="m", source="numbers").calibration
+    return calibrating.fit(observations(30, kinds=FACE), model_version="m", source="numbers").calibration
 
 
 def whole(fitted: Calibration, **changes: object) -> Bundle:
     """A bundle with a member of every kind; ``changes`` are its parts: graphs, theta, calibration, presentation."""
     manifest = Manifest("face", "toy", 2, {"size": 8}, (Parameter("w", (2, 3)),), ("us",))
-    graphs = {"embedding": b"embeds", "vad": b"listens", "detector": b"looks"}
+    graphs = {"embedding": b"embeds", "detector": b"looks"}
     parts = {"graphs": graphs, "theta": np.arange(6, dtype=np.float32), "calibration": fitted, "detector": DETECTOR}
     parts |= changes
     bundle = Bundle(manifest, parts["theta"], parts["graphs"], presentation=parts["detector"])  # type: ignore[arg-type]
@@ -70,7 +72,7 @@ def whole(fitted: Calibration, **changes: object) -> Bundle:
 
 def exchanged(fitted: Calibration) -> dict[str, Bundle]:
     """For each member a bundle in which only that one is another, with a manifest and a version that fit."""
-    graphs = {"embedding": b"embeds", "vad": b"listens", "detector": b"looks"}
+    graphs = {"embedding": b"embeds", "detector": b"looks"}
     other = replace(fitted, impostor=FORGED, ratio=None)
     return {
         **{f"{name}.onnx": whole(fitted, graphs=graphs | {name: b"other"}) for name in graphs},
@@ -79,13 +81,13 @@ def exchanged(fitted: Calibration) -> dict[str, Bundle]:
         "impostors.f32 in place of calibration.bin": whole(fitted, calibration=other),
         "presentation.onnx": whole(fitted, detector=replace(DETECTOR, graph=b"sees nothing")),
         "the detector's threshold": whole(fitted, detector=replace(DETECTOR, threshold=-1e9)),
-        "no vad.onnx": whole(fitted, graphs={"embedding": b"embeds", "detector": b"looks"}),
+        "no detector.onnx": whole(fitted, graphs={"embedding": b"embeds"}),
         "no calibration.bin": whole(fitted, calibration=None),
         "no presentation.onnx": whole(fitted, detector=None),
     }
 
 
-MEMBERS = sorted(exchanged(calibrating.fit(observations(12), model_version="m", source="").calibration))
+MEMBERS = sorted(exchanged(calibrating.fit(observations(12, kinds=FACE), model_version="m", source="").calibration))
 
 
 def test_the_digest_is_over_everything_and_the_version_over_what_embeds(fitted: Calibration) -> None:
@@ -463,7 +465,9 @@ def test_key_sign_verify_show(tmp_path: Path, genuine: Bundle, capsys: pytest.Ca
 def test_what_is_signed_to_be_handed_out_holds_nobody(
     tmp_path: Path, fitted: Calibration, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = calibrating.fit(observations(12), model_version="m", source="people", keep_cohort=True).calibration
+    kept = calibrating.fit(
+        observations(12, kinds=FACE), model_version="m", source="people", keep_cohort=True
+    ).calibration
     model, key = str(tmp_path / "model.uvb"), str(tmp_path / "key")
     whole(fitted, calibration=kept).save(model)
     assert main(["bundle", "key", key]) == 0

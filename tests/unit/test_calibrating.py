@@ -14,9 +14,10 @@ from uvsdk.errors import BundleError, EnrolmentError, ModelMismatchError, Thresh
 from uvsdk.evaluation import calibrating
 from uvsdk.evaluation.observations import ORIGINAL, Observations, observe
 from uvsdk.evaluation.protocols import Person
+from uvsdk.modality.voice import SNR_DB, SPEECH_S
 from uvsdk.scoring import Calibration, Cohort, Threshold, record
 from uvsdk.scoring.cohort import Normalisation
-from uvsdk.scoring.conditions import CONDITIONS
+from uvsdk.scoring.conditions import Condition
 from uvsdk.templates.template import Template
 from uvsdk.verify import decide, threshold_at
 
@@ -26,8 +27,13 @@ WAYS = [(0.0, 0.0, 30.0, 6.0), (1.2, 0.02, 10.0, 6.0), (0.0, 0.08, 30.0, 1.5)]
 """Of each copy: shift along the noise, spread, decibels, seconds."""
 
 
-def people(count: int, *, recordings: int = 3, seed: int = 0, enrolled: int = 99) -> Observations:
-    """Noise moves an embedding towards a common direction, shortness spreads it; both are measured."""
+KINDS = (SPEECH_S, SNR_DB)
+
+
+def people(
+    count: int, *, recordings: int = 3, seed: int = 0, enrolled: int = 99, kinds: tuple[Condition, ...] = KINDS
+) -> Observations:
+    """Noise moves an embedding towards a common direction, shortness spreads it; both are measured, as ``kinds``."""
     rng = np.random.default_rng(seed)
     common = np.zeros(DIMENSION)
     common[0] = 1.0
@@ -47,7 +53,8 @@ def people(count: int, *, recordings: int = 3, seed: int = 0, enrolled: int = 99
                 recording.append(who * recordings + sample)
                 copy.append(index)
                 roles.append(sample < enrolled)
-                conditions.append({"snr_db": snr_db + rng.normal(0, 1), "speech_s": speech_s * rng.uniform(0.9, 1.1)})
+                measured = snr_db + rng.normal(0, 1), speech_s * rng.uniform(0.9, 1.1)
+                conditions.append({kind.name: value for kind, value in zip(kinds, measured[::-1], strict=False)})
     return Observations(
         np.array(rows, np.float32),
         np.array(person),
@@ -56,6 +63,7 @@ def people(count: int, *, recordings: int = 3, seed: int = 0, enrolled: int = 99
         np.array(roles),
         tuple(conditions),
         COPIES,
+        kinds,
     )
 
 
@@ -165,7 +173,8 @@ def test_unsupported_rates_are_refused_on_either_scale(fitted: calibrating.Fitte
 def test_a_bundle_carries_all_of_it(fitted: calibrating.Fitted, tmp_path: Path) -> None:
     from uvsdk.bundle import shipped
 
-    bundle = shipped().with_calibration(None)
+    model = shipped()
+    bundle = Bundle(replace(model.manifest, modality="voice"), model.theta, model.graphs)
     calibration = replace(fitted.calibration, model_version=bundle.version)
     bundle.with_calibration(calibration).save(tmp_path / "calibrated.uvb")
     again = Bundle.open(tmp_path / "calibrated.uvb")
@@ -185,7 +194,7 @@ def test_bytes_give_the_same_ratios(as_norm: bool) -> None:
     calibration = calibrating.fit(
         seen, model_version="m", source="numbers", as_norm=as_norm, keep_cohort=as_norm
     ).calibration
-    again = record.from_bytes(record.to_bytes(calibration))
+    again = record.from_bytes(record.to_bytes(calibration), KINDS)
     pair = seen.embeddings[:3], seen.embeddings[30:33], seen.conditions[:3], seen.conditions[30:33]
     assert again.llrs(*pair).tolist() == calibration.llrs(*pair).tolist()
     assert again.threshold(0.1, "llr") == calibration.threshold(0.1, "llr")
@@ -203,17 +212,17 @@ def test_damaged_calibrations_are_refused() -> None:
         data.replace(b"speech_s", b"shoesize"),
     ):
         with pytest.raises(BundleError):
-            record.from_bytes(bad)
+            record.from_bytes(bad, KINDS)
     with pytest.raises(BundleError, match="another model version"):
-        record.restored(data, model_version="other", source="numbers")
+        record.restored(data, model_version="other", source="numbers", conditions=KINDS)
     plain = Calibration(np.array([0.1, 0.2], np.float32), "m", "by hand")
     assert (
-        record.restored(record.stored(plain), model_version="m", source="by hand").impostor.tolist()
+        record.restored(record.stored(plain), model_version="m", source="by hand", conditions=()).impostor.tolist()
         == plain.impostor.tolist()
     )
     for scores in (np.array([0.2, 0.1]), np.array([np.nan]), np.array([7.0])):
         with pytest.raises(BundleError, match="cosines in ascending order"):
-            record.restored(scores.astype("<f4").tobytes(), model_version="m", source="by hand")
+            record.restored(scores.astype("<f4").tobytes(), model_version="m", source="by hand", conditions=())
 
 
 def test_as_norm_by_hand() -> None:
@@ -231,7 +240,7 @@ def test_as_norm_by_hand() -> None:
 
 
 def test_cohorts_that_are_none() -> None:
-    rows, conditions = np.eye(3, dtype=np.float32), np.full((3, len(CONDITIONS)), np.nan, np.float32)
+    rows, conditions = np.eye(3, dtype=np.float32), np.full((3, 2), np.nan, np.float32)
     assert Cohort(rows, np.array([0, 1, 1]), conditions).people == 2
     for embeddings, person, where in (
         (rows[:1], np.array([0]), conditions[:1]),
@@ -239,7 +248,7 @@ def test_cohorts_that_are_none() -> None:
         (rows * np.float32(np.nan), np.array([0, 1, 2]), conditions),
         (rows, np.array([0, 1]), conditions),
         (rows, np.array([0, 1, -1]), conditions),
-        (rows, np.array([0, 1, 2]), conditions[:, :2]),
+        (rows, np.array([0, 1, 2]), conditions[:2]),
         (rows, np.array([0, 1, 2]), np.full_like(conditions, np.inf)),
     ):
         with pytest.raises(ValueError, match="cohort"):

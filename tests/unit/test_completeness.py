@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.unit.conftest import Numbers
 from uvsdk.arrays import Float32
 from uvsdk.enrolment import completeness as module
 from uvsdk.enrolment.completeness import Completeness, expected_fnmr
@@ -23,10 +24,10 @@ def at(*degrees: float) -> Float32:
 
 
 def completeness(
-    modality: str, embeddings: Float32, *, speech_s: float | None, calibration: Calibration | None
+    kind: str, embeddings: Float32, *, speech_s: float | None, calibration: Calibration | None
 ) -> Completeness:
     conditions = {} if speech_s is None else {"speech_s": speech_s}
-    template = Template(embeddings[0], "m", modality, len(embeddings), conditions=conditions)
+    template = Template(embeddings[0], "m", kind, len(embeddings), conditions=conditions)
     return module.completeness(template, embeddings, calibration=calibration)
 
 
@@ -44,7 +45,7 @@ def test_what_is_most_lacking_counts() -> None:
     assert completeness("voice", at(0, 30, 60, 90, 10), speech_s=14.999, calibration=IMPOSTORS).percent == 99
 
 
-def test_a_burst_lacks_variety() -> None:
+def test_a_burst_lacks_variety(numbers: Numbers) -> None:
     # All pairs 1 - cos 10 = 0.01519 apart at most; five at 0, 0, 0, 0, 10: 4 of 10 pairs, mean 0.006077; over 0.5 that
     # is 0.01215, of 0.1 wanted: 12 %.
     found = completeness("face", at(0, 0, 0, 0, 10), speech_s=None, calibration=IMPOSTORS)

@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 
 from uvsdk.arrays import Float32
-from uvsdk.evaluation import degradation
-from uvsdk.evaluation.degradation import Photo, Recording, worse_photo, worse_recording
+from uvsdk.modality import get
+from uvsdk.modality.face.degradation import Photo, worse_photo
+from uvsdk.modality.voice.degradation import Noise, Recording, hiss, worse_recording
 
 RATE = 16_000
 
@@ -33,7 +34,7 @@ def test_a_cut_keeps_seconds_of_speech() -> None:
 
 @pytest.mark.parametrize("noise", ["white", "pink"])
 @pytest.mark.parametrize("snr_db", [0.0, 10.0, 20.0])
-def test_noise_lies_so_many_decibels_under_the_sound(noise: degradation.Noise, snr_db: float) -> None:
+def test_noise_lies_so_many_decibels_under_the_sound(noise: Noise, snr_db: float) -> None:
     pcm = tone(2.0)
     worse, _ = worse_recording(pcm, RATE, Recording(snr_db=snr_db, noise=noise), rng=rng())
     added = worse.astype(np.float64) - pcm
@@ -42,7 +43,7 @@ def test_noise_lies_so_many_decibels_under_the_sound(noise: degradation.Noise, s
 
 
 def test_pink_noise_falls_three_decibels_an_octave() -> None:
-    power = np.abs(np.fft.rfft(degradation.hiss(1 << 16, "pink", rng()))) ** 2
+    power = np.abs(np.fft.rfft(hiss(1 << 16, "pink", rng()))) ** 2
     low, high = power[1000:2000].mean(), power[8000:16000].mean()  # three octaves apart
     assert 10 * np.log10(low / high) == pytest.approx(9.0, abs=0.7)
 
@@ -90,4 +91,4 @@ def test_photos_shrink_and_blur() -> None:
 
 
 def test_samples_of_other_modalities_have_no_copies() -> None:
-    assert degradation.copies(None, {"ink": 0.5}, rng()) == {}
+    assert get("handwriting").worsen is None

@@ -188,6 +188,9 @@ def sides_of(trials: Trials, values: np.typing.NDArray[np.float64]) -> Sides:
     return Sides([{}], measured, place, np.arange(len(values)), False, np.array([[1, 0]], np.float32), rows)
 
 
+REPORTED = {"speech_s": "Seconds of speech"}
+
+
 def calibration(impostor: np.typing.NDArray[np.float64]) -> Calibration:
     """Ratios of 20 (score - 0.5), whatever the conditions: location 0.5, scale e^0, slope 20."""
     plain = Compensation(np.zeros(2, np.float32), np.zeros((0, 2), np.float32))
@@ -221,7 +224,7 @@ def test_bins_of_quality_by_hand() -> None:
         person,
         tuple("abcdefgh"),
     )
-    found = conditions.measure(trials, sides_of(trials, value), 0.5, resamples=20)
+    found = conditions.measure(trials, sides_of(trials, value), 0.5, [*REPORTED, "snr_db"], resamples=20)
     assert set(found) == {"speech_s"}
     bins = found["speech_s"]
     # Quartiles of 0 to 79: 19.75, 39.5, 59.25.
@@ -233,8 +236,8 @@ def test_bins_of_quality_by_hand() -> None:
 def test_a_quality_that_does_not_vary_or_is_unknown_is_left_out() -> None:
     trials = many(8)
     everywhere = np.full(len(trials.scores), 3.0)
-    assert conditions.measure(trials, sides_of(trials, everywhere), 1.0, resamples=5) == {}
-    assert conditions.measure(trials, sides_of(trials, everywhere * np.nan), 1.0, resamples=5) == {}
+    assert conditions.measure(trials, sides_of(trials, everywhere), 1.0, REPORTED, resamples=5) == {}
+    assert conditions.measure(trials, sides_of(trials, everywhere * np.nan), 1.0, REPORTED, resamples=5) == {}
 
 
 def test_of_a_pair_the_poorer_sample_counts() -> None:
@@ -271,7 +274,8 @@ EVIL = '<b>&"$x$'
 
 def test_the_record_is_documented_and_names_nobody() -> None:
     labels = GroupLabels(("side",), {f"person{index}": ("xy"[index % 2],) for index in range(8)})
-    found = summarise(full_outcome(), resamples=20, labels=labels, calibration=calibration(np.linspace(0, 0.8, 400)))
+    given = calibration(np.linspace(0, 0.8, 400))
+    found = summarise(full_outcome(), resamples=20, labels=labels, calibration=given, reported=REPORTED)
     record = as_json(found)
     text = json.dumps(record, allow_nan=False)
     assert record["schema"] == SCHEMA
@@ -340,7 +344,7 @@ def test_the_page_has_every_part_and_escapes_labels() -> None:
     names = tuple(f"{EVIL}{index}" for index in range(3))
     labels = GroupLabels((EVIL,), {f"person{index}": (names[index % 3],) for index in range(8)})
     given = calibration(np.linspace(0, 0.8, 400))
-    summary = summarise(full_outcome(), resamples=20, labels=labels, calibration=given)
+    summary = summarise(full_outcome(), resamples=20, labels=labels, calibration=given, reported=REPORTED)
     page = pages.evaluation_page(summary, model="m", data="d", command="c")
     assert "<b>" not in page
     assert "&lt;b&gt;&amp;&quot;$x$0" in page

@@ -16,7 +16,6 @@ from uvsdk.identify import SearchThreshold, cohort_threshold, identify, search_t
 from uvsdk.modality.contract import Captured
 from uvsdk.scoring import Calibration, Presentation
 from uvsdk.scoring.cohort import Cohort
-from uvsdk.scoring.conditions import CONDITIONS
 from uvsdk.templates.gallery import Gallery
 from uvsdk.templates.storage import MemoryStore
 from uvsdk.templates.template import Template
@@ -208,7 +207,7 @@ def test_a_cohort_is_preferred_and_comparisons_stand_in() -> None:
     cohort = Cohort(
         np.repeat(fan(100, 0.0, 1.0), 2, axis=0),
         np.repeat(np.arange(100), 2),
-        np.full((200, len(CONDITIONS)), np.nan, np.float32),
+        np.full((200, 1), np.nan, np.float32),
     )
     comparisons = np.linspace(-1, 0.9, 6000)
     calibration = Calibration.from_scores(comparisons, model_version="m", source="by hand", cohort=cohort)

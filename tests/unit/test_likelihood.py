@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from uvsdk.arrays import Float64
+from uvsdk.modality.voice import BANDWIDTH_HZ, SNR_DB, SPEECH_S
 from uvsdk.scoring import fitting
 from uvsdk.scoring.compensation import Compensation, compensation
 from uvsdk.scoring.conditions import conditions_of, together
@@ -17,7 +18,7 @@ from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings, features
 
 PLAIN = Compensation(np.zeros(4, np.float32), np.zeros((0, 4), np.float32))
 NOWHERE = Surroundings.seen([])
-LENGTH = Surroundings(("speech_s",), np.log([1.0]), np.log([10.0]), np.zeros(1), np.ones(1))
+LENGTH = Surroundings((SPEECH_S,), np.log([1.0]), np.log([10.0]), np.zeros(1), np.ones(1))
 
 
 def ratio(surroundings: Surroundings = NOWHERE, *, location: Float64 | None = None) -> LikelihoodRatio:
@@ -148,7 +149,9 @@ def test_conditions_are_held_to_the_range_seen() -> None:
 
 
 def test_what_was_not_measured_counts_as_the_mean() -> None:
-    seen = Surroundings.seen([{"speech_s": 1.0, "snr_db": 5.0}, {"speech_s": math.e, "snr_db": 5.0}])
+    seen = Surroundings.seen(
+        [{"speech_s": 1.0, "snr_db": 5.0}, {"speech_s": math.e, "snr_db": 5.0}], [SPEECH_S, SNR_DB]
+    )
     assert seen.names == ("speech_s",)  # the other one never differed
     assert seen.mean == pytest.approx([0.5])
     assert seen.spread == pytest.approx([0.5])
@@ -156,8 +159,8 @@ def test_what_was_not_measured_counts_as_the_mean() -> None:
 
 
 def test_only_what_every_sample_has_is_used() -> None:
-    assert Surroundings.seen([{"speech_s": 1.0}, {"snr_db": 3.0}]).names == ()
-    assert Surroundings.seen([]).names == ()
+    assert Surroundings.seen([{"speech_s": 1.0}, {"snr_db": 3.0}], [SPEECH_S, SNR_DB]).names == ()
+    assert Surroundings.seen([], [SPEECH_S]).names == ()
 
 
 def test_location_is_held_to_what_was_fitted() -> None:
@@ -227,7 +230,7 @@ def test_impossible_compensations_are_refused() -> None:
 
 def test_conditions_of_samples_and_templates() -> None:
     measured = {"speech_s": 2.0, "snr_db": math.nan, "level_dbfs": -30.0, "bandwidth_hz": 8000.0}
-    assert conditions_of(measured) == {"speech_s": 2.0, "bandwidth_hz": 8000.0}
+    assert conditions_of(measured, [SPEECH_S, SNR_DB, BANDWIDTH_HZ]) == {"speech_s": 2.0, "bandwidth_hz": 8000.0}
     assert together([{"speech_s": 2.0, "snr_db": 10.0}, {"speech_s": 3.0, "snr_db": 20.0}]) == {
         "speech_s": 5.0,
         "snr_db": 15.0,

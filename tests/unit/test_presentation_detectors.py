@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from tests.modality_graphs import register
 from tests.unit.conftest import MakeBundle
 from uvsdk import modality
-from uvsdk.arrays import Array, Float32
+from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SettingsError
 from uvsdk.modality import Capture, Captured, Prepared, Sample
@@ -42,30 +41,20 @@ class FewDigits:
         return Presentation(self.name, -float(over), 0.0, ("too many digits: use fewer",) if over > 0 else ())
 
 
-class Capturing:
+def capturing(inner: modality.Modality, *, keeps: bool = True) -> modality.Modality:
     """The modality of the tests, which here keeps what it read for detectors."""
 
-    def __init__(self, inner: modality.Modality, *, keeps: bool = True) -> None:
-        self.inner, self.keeps = inner, keeps
-        self.name, self.graphs = inner.name, inner.graphs
-
-    def prepare(self, sample: Sample, bundle: object, *, capture: Capture | None = None) -> Prepared:
+    def prepare(sample: Sample, bundle: object, *, capture: Capture | None = None) -> Prepared:
         assert isinstance(sample, bytes)
-        prepared = self.inner.prepare(sample, bundle)  # type: ignore[arg-type]
-        return replace(prepared, captured=CapturedNumbers(sample) if self.keeps else None)
+        prepared = inner.prepare(sample, bundle)  # type: ignore[arg-type]
+        return replace(prepared, captured=CapturedNumbers(sample) if keeps else None)
 
-    def views(self, features: Array, preprocessing: Mapping[str, str | int | float | bool | None]) -> Float32:
-        return self.inner.views(features, preprocessing)
-
-    def crop(
-        self, features: Array, preprocessing: Mapping[str, str | int | float | bool | None], rng: np.random.Generator
-    ) -> Float32:
-        return self.inner.crop(features, preprocessing, rng)
+    return replace(inner, prepare=prepare)
 
 
 @pytest.fixture
 def bundle(identity_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    register(Capturing(modality.get("numbers")), monkeypatch)
+    register(capturing(modality.get("numbers")), monkeypatch)
     return identity_bundle()
 
 
@@ -114,7 +103,7 @@ def test_two_detectors_of_one_name_are_refused() -> None:
 
 
 def test_a_modality_that_keeps_nothing_has_nothing_to_look_at(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    register(Capturing(modality.get("numbers"), keeps=False), monkeypatch)
+    register(capturing(modality.get("numbers"), keeps=False), monkeypatch)
     with pytest.raises(SettingsError, match="not kept for presentation attack detectors"):
         verify(b"1 0 0", template(bundle), model=bundle, detectors=(FewDigits(3),))
     assert examine((), None, np.ones(1, np.float32)) == ((), {})

@@ -36,7 +36,7 @@ def tone(seconds: float = 0.5, rate: int = 16_000) -> np.ndarray:
 
 def test_registry() -> None:
     assert names() == ("face", "handwriting", "voice")
-    assert get("voice").graphs == ("vad",)
+    assert tuple(get("voice").graphs) == ("vad",)
     with pytest.raises(UnknownNameError, match="no modality 'gait'; there are face"):
         get("gait")
 

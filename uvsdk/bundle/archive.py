@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import zipfile
 from collections.abc import Mapping
 from typing import Final
@@ -19,8 +20,6 @@ from uvsdk.bundle.manifest import object_of
 from uvsdk.errors import BundleError
 
 MAXIMUM_BYTES: Final = 1 << 30
-GRAPHS: Final = ("embedding", "vad", "detector")
-
 THETA: Final = "theta.f32"
 IMPOSTORS: Final = "impostors.f32"
 CALIBRATION: Final = "calibration.bin"
@@ -31,7 +30,9 @@ _MANIFEST_MAXIMUM_BYTES = 1 << 20
 # Zip archives carry a date; a fixed one makes a bundle a pure function of its content.
 _DATE = (1980, 1, 1, 0, 0, 0)
 _UNIX = 3
-_ORDER = (MANIFEST, *(f"{name}.onnx" for name in GRAPHS), THETA, IMPOSTORS, CALIBRATION, PRESENTATION, SIGNATURE)
+_GRAPH = re.compile(r"(?!presentation\.)[a-z][a-z0-9_]*\.onnx")
+_EMBEDDING = "embedding.onnx"
+_OTHERS = (THETA, IMPOSTORS, CALIBRATION, PRESENTATION, SIGNATURE)
 
 
 def manifest_text(record: Mapping[str, object], members: Mapping[str, bytes], digests: Mapping[str, bytes]) -> bytes:
@@ -41,11 +42,16 @@ def manifest_text(record: Mapping[str, object], members: Mapping[str, bytes], di
     return json.dumps(complete, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
 
 
+def graphs_of(members: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Those of ``members`` that are graphs of the model, by their names without suffix."""
+    return {name.removesuffix(".onnx"): body for name, body in members.items() if _GRAPH.fullmatch(name)}
+
+
 def pack_members(members: Mapping[str, bytes]) -> bytes:
     """The archive of ``members``, ``manifest.json`` among them; their order does not matter."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name in _ORDER:
+        for name in (MANIFEST, _EMBEDDING, *sorted(set(filter(_GRAPH.fullmatch, members)) - {_EMBEDDING}), *_OTHERS):
             if name in members:
                 entry = zipfile.ZipInfo(name, _DATE)
                 entry.create_system = _UNIX  # whatever this one is
@@ -63,7 +69,8 @@ def read_members(data: bytes) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
             names = [entry.filename for entry in entries]
-            if len(set(names)) != len(names) or not set(names) <= set(_ORDER) or not {MANIFEST, THETA} <= set(names):
+            known = {MANIFEST, *_OTHERS, *filter(_GRAPH.fullmatch, names)}
+            if len(set(names)) != len(names) or not set(names) <= known or not {MANIFEST, THETA} <= set(names):
                 raise BundleError(f"not a model bundle: its members are {names[:8]}")
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                 raise BundleError("a bundle's members are stored, not compressed")

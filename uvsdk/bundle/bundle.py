@@ -4,9 +4,8 @@ A bundle is a zip archive of stored (uncompressed) members::
 
     manifest.json       Manifest, and the SHA-256 and size of every other member
     embedding.onnx      views -> z; its trainable tensors are external, located in theta.f32
-    vad.onnx            voice only: the voice activity detector
-    detector.onnx       face only: the face detector
-    presentation.onnx   face only, optional: a presentation attack detector; no part of the model version
+    NAME.onnx           other graphs that the modality needs, e.g. a voice activity or a face detector
+    presentation.onnx   faces only, optional: a presentation attack detector; no part of the model version
     theta.f32           the trainable parameters, little-endian float32, in the manifest's order
     impostors.f32       calibration scores, where the bundle has been calibrated
     calibration.bin     in its place: scores, likelihood ratio and, where asked for, a cohort (uvsdk.scoring.record)
@@ -35,10 +34,10 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from uvsdk import modality
 from uvsdk.arrays import Float32
 from uvsdk.bundle.archive import (
     CALIBRATION,
-    GRAPHS,
     IMPOSTORS,
     MANIFEST,
     MAXIMUM_BYTES,
@@ -46,6 +45,7 @@ from uvsdk.bundle.archive import (
     SIGNATURE,
     THETA,
     check_members,
+    graphs_of,
     manifest_text,
     pack_members,
     read_members,
@@ -63,7 +63,7 @@ from uvsdk.scoring.record import MAGIC, stored
 from uvsdk.system.execution import onnxruntime
 from uvsdk.system.forking import in_child, steady
 
-__all__ = ["GRAPHS", "MAXIMUM_BYTES", "Bundle", "Manifest", "Parameter", "shipped"]
+__all__ = ["MAXIMUM_BYTES", "Bundle", "Manifest", "Parameter", "shipped"]
 
 # Views go through the graph this many at a time, so that a long recording does not cost memory in proportion.
 _BATCH = 32
@@ -75,7 +75,7 @@ class Bundle:
     Args:
         manifest: what the bundle holds.
         theta: trainable parameters, float32 (P,), finite; P as the manifest says.
-        graphs: ONNX graphs by name (:data:`GRAPHS`); ``embedding`` is required.
+        graphs: ONNX graphs by name: ``embedding``, and those of the modality.
         calibration: impostor scores of exactly this model version.
         digests: SHA-256 of members that the caller knows, by file name, so that no member is hashed twice.
         presentation: a presentation attack detector that travels with the model; its graph is ``presentation``.
@@ -99,8 +99,12 @@ class Bundle:
         self.graphs: Mapping[str, bytes] = MappingProxyType(dict(graphs))
         self._theta_bytes = theta_bytes(manifest, theta)
         self.theta: Float32 = np.frombuffer(self._theta_bytes, np.dtype("<f4"))
-        if "embedding" not in self.graphs or not set(self.graphs) <= set(GRAPHS):
-            raise BundleError(f"a bundle has the graph 'embedding' and others of {GRAPHS}, got {sorted(self.graphs)}")
+        others = set(self.graphs) - {"embedding"}
+        if "embedding" not in self.graphs or (others and not others <= set(modality.get(manifest.modality).graphs)):
+            raise BundleError(
+                f"a bundle has the graph 'embedding' and those of its modality {manifest.modality}, "
+                f"got {sorted(self.graphs)}"
+            )
         self._check_places(self.graphs, built=False)
         if presentation is not None:
             self._check_places({"presentation": presentation.graph}, built=False)
@@ -182,7 +186,7 @@ class Bundle:
         try:
             manifest = decode(record)
             theta = np.frombuffer(members[THETA], np.dtype("<f4"))
-            graphs = {name: members[f"{name}.onnx"] for name in GRAPHS if f"{name}.onnx" in members}
+            graphs = graphs_of(members)
             presentation = presentation_of(record, members)
             bundle = cls(manifest, theta, graphs, digests=digests, presentation=presentation)
             if record["version"] != bundle.version:
@@ -192,7 +196,7 @@ class Bundle:
                 raise BundleError("the manifest and the members disagree on calibration")
             if described is None:
                 return bundle
-            return bundle.with_calibration(calibration_of(members, object_of(described)))
+            return bundle.with_calibration(calibration_of(members, object_of(described), manifest.modality))
         except (KeyError, TypeError, ValueError, AttributeError, ModelMismatchError) as error:
             raise BundleError(f"the manifest does not describe this bundle: {error}") from error
 
@@ -262,7 +266,7 @@ class Bundle:
         return self._text
 
     def _members(self) -> dict[str, bytes]:
-        members = {f"{name}.onnx": self.graphs[name] for name in GRAPHS if name in self.graphs}
+        members = {f"{name}.onnx": graph for name, graph in self.graphs.items()}
         members[THETA] = self._theta_bytes
         return members
 
@@ -318,9 +322,9 @@ class Bundle:
         """The same model version with this presentation attack detector, or with none.
 
         Raises:
-            BundleError: the model does not take faces.
+            BundleError: nothing runs such a detector on samples of this modality.
         """
-        if presentation is not None and self.manifest.modality != "face":
+        if presentation is not None and not modality.get(self.manifest.modality).classifier:
             raise BundleError(f"{presentation.detector} looks at faces, this model takes {self.manifest.modality}")
         return Bundle(
             self.manifest,

@@ -15,6 +15,7 @@ import json
 from dataclasses import replace
 from typing import Final
 
+from uvsdk import modality
 from uvsdk.bundle import Bundle
 from uvsdk.bundle.manifest import Manifest, encode
 from uvsdk.errors import BundleError
@@ -48,7 +49,7 @@ def find(bundle: Bundle) -> Calibration | None:
     path = importlib.resources.files("uvsdk") / "data" / _FOLDER / f"{name}.bin"
     if not path.is_file():
         return None
-    calibration = from_bytes(path.read_bytes())
+    calibration = from_bytes(path.read_bytes(), modality.get(bundle.manifest.modality).conditions)
     if calibration.model_version != _PREFIX + name or calibration.cohort is not None:
         raise BundleError(f"the calibration card {name} is not the one of that name; install uvsdk again")
     return replace(calibration, model_version=bundle.version)

@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from uvsdk import modality
 from uvsdk.arrays import Float32
-from uvsdk.bundle.archive import CALIBRATION, GRAPHS, IMPOSTORS, PRESENTATION, THETA
+from uvsdk.bundle.archive import CALIBRATION, IMPOSTORS, PRESENTATION, THETA, graphs_of
 from uvsdk.bundle.manifest import Manifest, encode, object_of
 from uvsdk.bundle.presentation_graph import PresentationGraph
 from uvsdk.errors import BundleError, UntrustedBundleError
@@ -25,9 +26,8 @@ def version_of(manifest: Manifest, digests: Mapping[str, bytes]) -> str:
     del identity["sources"]
     digest = hashlib.sha256(b"uvsdk model 1\n")
     digest.update(json.dumps(identity, sort_keys=True, allow_nan=False).encode() + b"\n")
-    for name in sorted(GRAPHS):
-        if f"{name}.onnx" in digests:
-            digest.update(name.encode() + b" " + digests[f"{name}.onnx"])
+    for name, graph in sorted(graphs_of(digests).items()):
+        digest.update(name.encode() + b" " + graph)
     digest.update(digests[THETA])
     return digest.hexdigest()
 
@@ -49,15 +49,16 @@ def presentation_of(record: Mapping[str, object], members: Mapping[str, bytes]) 
     return None if described is None else PresentationGraph.read(object_of(described), members[PRESENTATION])
 
 
-def calibration_of(members: Mapping[str, bytes], described: Mapping[str, object]) -> Calibration:
-    """The calibration that the manifest describes. Raises :class:`BundleError`."""
+def calibration_of(members: Mapping[str, bytes], described: Mapping[str, object], kind: str) -> Calibration:
+    """The calibration that the manifest describes, of the modality ``kind``. Raises :class:`BundleError`."""
     version, source = described["model_version"], described["source"]
     if not isinstance(version, str) or not isinstance(source, str):
         raise BundleError("the calibration in the manifest lacks its model version or its source")
     present = [name for name in (IMPOSTORS, CALIBRATION) if name in members]
     if len(present) > 1 or (present == [CALIBRATION]) != members[present[0]].startswith(MAGIC):
         raise BundleError("a bundle has one calibration: scores in impostors.f32, or all of it in calibration.bin")
-    return restored(members[present[0]], model_version=version, source=source)
+    conditions = modality.get(kind).conditions if present == [CALIBRATION] else ()
+    return restored(members[present[0]], model_version=version, source=source, conditions=conditions)
 
 
 def signed_by(signature: BundleSignature | None, trusted: Collection[Ed25519PublicKey]) -> str:

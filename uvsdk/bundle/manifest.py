@@ -40,7 +40,7 @@ class Manifest:
     """What a bundle holds.
 
     Args:
-        modality: ``voice``, ``face`` or ``handwriting``.
+        modality: its name, e.g. ``voice`` or ``face``.
         backbone: registry name of the trunk.
         dimension: d, the length of an embedding.
         preprocessing: the settings under which samples become views; read by the modality.

@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from uvsdk.errors import SettingsError
     from uvsdk.evaluation import calibrating
     from uvsdk.evaluation.observations import observe
+    from uvsdk.modality import get
 
     if arguments.as_norm and not arguments.with_cohort:
         raise SettingsError(
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         source=words,
         as_norm=arguments.as_norm,
         keep_cohort=arguments.with_cohort,
-        directions=calibrating.directions_of(bundle.manifest.modality),
+        directions=get(bundle.manifest.modality).directions,
         seed=arguments.seed,
     )
     bundle.with_calibration(fitted.calibration).save(arguments.output)

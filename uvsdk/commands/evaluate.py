@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from uvsdk.errors import SettingsError
     from uvsdk.evaluation import groups
     from uvsdk.evaluation.summary import summarise
-    from uvsdk.modality import Capture
+    from uvsdk.modality import Capture, get
 
     if arguments.bootstrap < 1:
         raise SettingsError(f"--bootstrap is at least 1, got {arguments.bootstrap}")
@@ -73,7 +73,12 @@ def run(arguments: argparse.Namespace) -> int:
     if outcome is None:
         return 0
     summary = summarise(
-        outcome, resamples=arguments.bootstrap, seed=arguments.seed, labels=labels, calibration=bundle.calibration
+        outcome,
+        resamples=arguments.bootstrap,
+        seed=arguments.seed,
+        labels=labels,
+        calibration=bundle.calibration,
+        reported=get(bundle.manifest.modality).reported,
     )
     print(_table(summary))
     if arguments.output is not None:

@@ -17,17 +17,9 @@ SAMPLES: Final = 5
 0.04 and 0 % (LFW), 4.8, 0 and 0 % (LibriSpeech in clips of 3.5 s); more changed nothing
 (``tests/benchmarks/enrolment``)."""
 
-SPEECH_S: Final = 15.0
-"""Seconds of speech in all: five clips of about 3 s, of the same measurement."""
-
 VARIETY: Final = 0.1
 """Mean cosine distance among the samples over that among different people. Pictures of different days have 0.37 (LFW),
 of one sitting 0.17 (ORL), recordings of one reader 0.25 (LibriSpeech); a burst has about 0.05."""
-
-_ADVICE: Final = {
-    "voice": "say other sentences, or add some another day",
-    "face": "turn the head a little between pictures, change the light, or add some another day",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +79,24 @@ def completeness(template: Template, embeddings: Float32, *, calibration: Calibr
         embeddings: float32 (n, d), unit rows, n >= 1, of all samples.
         calibration: tells how different two people are, without which variety is not judged.
     """
-    speech_s = template.conditions.get("speech_s")
-    count = len(embeddings)
+    from uvsdk import modality
+
+    kind, count = modality.get(template.modality), len(embeddings)
     shares, missing = [count / SAMPLES], []
     if count < SAMPLES:
         missing.append(f"{SAMPLES - count} more samples ({count} of {SAMPLES})")
-    if speech_s is not None:
-        shares.append(speech_s / SPEECH_S)
-        if speech_s < SPEECH_S:
-            missing.append(f"{SPEECH_S - speech_s:.1f} s more speech ({speech_s:.1f} of {SPEECH_S:g} s)")
+    for condition in kind.conditions:
+        got, need = template.conditions.get(condition.name), condition.complete
+        if got is not None and need:
+            shares.append(got / need)
+            if got < need:
+                noun = condition.name.removesuffix("_s")
+                missing.append(f"{need - got:.1f} s more {noun} ({got:.1f} of {need:g} s)")
     variety = _variety(embeddings, calibration)
     if variety is not None:
         shares.append(variety / VARIETY)
         if variety < VARIETY:
-            advice = _ADVICE.get(template.modality, "make some another day")
-            missing.append(f"variety, the samples are nearly alike: {advice}")
+            missing.append(f"variety, the samples are nearly alike: {kind.advice}")
     return Completeness(math.floor(100 * min(1.0, *shares) + 1e-9), tuple(missing))
 
 
@@ -126,4 +121,4 @@ def _variety(embeddings: Float32, calibration: Calibration | None) -> float | No
     return float(own) / others if others > 0 else None
 
 
-__all__ = ["SAMPLES", "SPEECH_S", "VARIETY", "Completeness", "ExpectedFnmr", "completeness", "expected_fnmr"]
+__all__ = ["SAMPLES", "VARIETY", "Completeness", "ExpectedFnmr", "completeness", "expected_fnmr"]

@@ -127,7 +127,8 @@ def of_one_person(
     else:
         own = _majority(rows, places, same)
     if calibration is not None and fmr is not None and not own.all():
-        conditions = [conditions_of(readable[place].quality.measured) for place in places]
+        kinds = () if calibration.ratio is None else calibration.ratio.surroundings.conditions
+        conditions = [conditions_of(readable[place].quality.measured, kinds) for place in places]
         own |= _under_conditions(rows, own, conditions, kept, calibration, fmr)
     group = np.concatenate([np.reshape(kept.embeddings, (-1, rows.shape[1])), rows[own]]).astype(np.float32)
     for place, row, accepted in zip(places, rows, own.tolist(), strict=True):

@@ -85,8 +85,9 @@ def measure(
 
 def likelihood_ratios(sides: Sides, calibration: Calibration) -> Float64:
     """The natural logarithm of each trial's likelihood ratio, float64 (N,), a portion of the trials at a time."""
-    template = [conditions_of(measured) for measured in sides.template]
-    probe = [conditions_of(measured) for measured in sides.probe]
+    kinds = () if calibration.ratio is None else calibration.ratio.surroundings.conditions
+    template = [conditions_of(measured, kinds) for measured in sides.template]
+    probe = [conditions_of(measured, kinds) for measured in sides.probe]
     found = np.empty(len(sides.probe_index))
     for start in range(0, len(found), _AT_ONCE):
         one = sides.template_index[start : start + _AT_ONCE]

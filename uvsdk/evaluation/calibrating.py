@@ -17,7 +17,7 @@ from uvsdk.scoring import fitting
 from uvsdk.scoring.calibration import Calibration, evenly
 from uvsdk.scoring.cohort import Cohort, Normalisation
 from uvsdk.scoring.compensation import DIRECTIONS, Compensation, compensation
-from uvsdk.scoring.conditions import CONDITIONS, Conditions, together
+from uvsdk.scoring.conditions import Conditions, together
 from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings, features
 
 LEAST_PEOPLE: Final = 10
@@ -113,7 +113,7 @@ def fit(
         as_norm: whether scores are normalised against the cohort.
         keep_cohort: whether the cohort, people's embeddings, goes into the calibration; AS-norm needs it.
         prior: of a genuine trial, where the ratio should be best.
-        directions: that the compensation takes out at most.
+        directions: that the compensation takes out at most, see :attr:`uvsdk.modality.Modality.directions`.
         seed: of the draw of trials.
 
     Raises:
@@ -150,15 +150,6 @@ def fit(
         cohort=cohort if keep_cohort else None,
     )
     return Fitted(calibration, originals, "")
-
-
-def directions_of(modality: str) -> int:
-    """How many directions are taken out: those along which noise and telephones move every voice.
-
-    Faces lose by it: 400 people of LFW's first fold, photos against copies of 40 pixels, equal error rate 0.53 % by
-    cosine, 0.32 % with the mean face subtracted and 0.40 % with twenty directions taken out as well.
-    """
-    return DIRECTIONS if modality == "voice" else 0
 
 
 def _too_little(people: int, genuine: int) -> str:
@@ -220,7 +211,7 @@ def _ratio(
     """The ratio of every cell's trials within the halves, and the originals' trials under it."""
     cells = [(part.scorer, cell) for part in parts for cell in _cells(part.seen, rng)]
     everywhere = {id(side): side.conditions for _, cell in cells for side in (cell.template, cell.probe)}
-    surroundings = Surroundings.seen([item for conditions in everywhere.values() for item in conditions])
+    surroundings = Surroundings.seen([item for of_side in everywhere.values() for item in of_side], parts[0].seen.kinds)
     scored = [scorer(cell, surroundings) for scorer, cell in cells]
     scores, rows = (np.concatenate([part[index] for part in scored]) for index in range(2))
     own = np.concatenate([cell.is_genuine for _, cell in cells])
@@ -374,8 +365,9 @@ def _cohort(seen: Observations) -> Cohort:
     each = max(1, _COHORT_ROWS // people)
     order = np.concatenate([original[seen.person[original] == person][:each] for person in np.unique(seen.person)])
     order = order[:_COHORT_ROWS]
-    conditions = [[seen.conditions[index].get(name, math.nan) for name in CONDITIONS] for index in order]
-    return Cohort(seen.embeddings[order], seen.person[order], np.array(conditions, np.float32))
+    conditions = [[seen.conditions[index].get(kind.name, math.nan) for kind in seen.kinds] for index in order]
+    columns = np.array(conditions, np.float32).reshape(len(order), len(seen.kinds))
+    return Cohort(seen.embeddings[order], seen.person[order], columns)
 
 
-__all__ = ["COHORT_SHARE", "COHORT_TOP", "LEAST_GENUINE", "LEAST_PEOPLE", "Fitted", "directions_of", "fit"]
+__all__ = ["COHORT_SHARE", "COHORT_TOP", "LEAST_GENUINE", "LEAST_PEOPLE", "Fitted", "fit"]

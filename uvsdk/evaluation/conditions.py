@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +10,6 @@ import numpy as np
 from uvsdk.arrays import Float32, Float64, Int64
 from uvsdk.evaluation.parts import Rate, Resampled
 from uvsdk.evaluation.trials import Trials
-
-REPORTED = ("speech_s", "snr_db", "bandwidth_hz", "face_pixels", "sharpness", "brightness")
-"""The qualities that are reported, those that are known to matter most."""
 
 BINS = 4
 GENUINE_IN_A_BIN = 10
@@ -58,7 +55,7 @@ class Bin:
 
 
 def measure(
-    trials: Trials, sides: Sides, threshold: float, *, resamples: int = 1000, seed: int = 0
+    trials: Trials, sides: Sides, threshold: float, names: Iterable[str], *, resamples: int = 1000, seed: int = 0
 ) -> dict[str, tuple[Bin, ...]]:
     """Quality -> bins of about as many genuine trials each; a quality that does not vary enough is left out.
 
@@ -66,6 +63,7 @@ def measure(
         trials: what was compared.
         sides: what was measured of the samples of each trial.
         threshold: the one at which all rates are read.
+        names: the qualities to look at, see :attr:`uvsdk.modality.Modality.reported`.
         resamples: of people, for the intervals.
         seed: of these.
     """
@@ -73,7 +71,7 @@ def measure(
     accepted = trials.scores >= threshold
     found: dict[str, tuple[Bin, ...]] = {}
     drawn: Resampled | None = None
-    for name in REPORTED:
+    for name in names:
         values = sides.poorer(name)
         edges = _edges(values[own & np.isfinite(values)])
         if edges is None:

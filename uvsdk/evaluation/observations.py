@@ -12,10 +12,9 @@ import numpy as np
 from uvsdk.arrays import Bool, Float32, Int64
 from uvsdk.bundle import Bundle, inference
 from uvsdk.errors import EnrolmentError, SampleError, SettingsError
-from uvsdk.evaluation.degradation import copies
 from uvsdk.evaluation.protocols import Person
-from uvsdk.modality import Capture, Captured
-from uvsdk.scoring.conditions import Conditions, conditions_of
+from uvsdk.modality import Capture, Captured, Modality, get
+from uvsdk.scoring.conditions import Condition, Conditions, conditions_of
 
 ORIGINAL = "original"
 """Name of the copy that is none."""
@@ -37,6 +36,7 @@ class Observations:
         enrolled: bool (n,), whether the sample is for enrolment.
         conditions: of each row.
         copies: names of the copies; the first is :data:`ORIGINAL`.
+        kinds: the conditions that were looked for, in the modality's order.
     """
 
     embeddings: Float32
@@ -46,6 +46,7 @@ class Observations:
     enrolled: Bool
     conditions: tuple[Conditions, ...]
     copies: tuple[str, ...]
+    kinds: tuple[Condition, ...]
 
     def __post_init__(self) -> None:
         count = len(self.embeddings)
@@ -70,13 +71,14 @@ class Observations:
             self.enrolled[kept],
             tuple(item for item, keep in zip(self.conditions, kept, strict=True) if keep),
             self.copies,
+            self.kinds,
         )
 
 
 def observe(
     people: Sequence[Person], bundle: Bundle, *, worse: bool = True, seed: int = 0
 ) -> tuple[Observations, tuple[str, ...]]:
-    """Embed everybody's samples and, with ``worse``, the copies of :mod:`uvsdk.evaluation.degradation`.
+    """Embed everybody's samples and, with ``worse``, the modality's worse copies of them.
 
     Only what cannot be matched at all is left out (quality policy ``off``): a calibration should see poor samples.
     Files of one person with the same bytes count once.
@@ -94,7 +96,7 @@ def observe(
         EnrolmentError: fewer than two people have a usable sample.
         SettingsError: a file cannot be read.
     """
-    rng = np.random.default_rng(seed)
+    rng, modality = np.random.default_rng(seed), get(bundle.manifest.modality)
     rows: list[tuple[Float32, int, int, str, bool, Conditions]] = []
     failures: list[str] = []
     heard: list[tuple[int, Captured | None]] = []
@@ -109,7 +111,7 @@ def observe(
             seen.add(digest)
             try:
                 others = [item for owner, item in heard if owner != index]
-                found, captured = _variants(data, bundle, worse, rng, others)
+                found, captured = _variants(data, bundle, modality, worse, rng, others)
             except SampleError as error:
                 failures.append(f"{path.name}: {error}")
                 continue
@@ -132,6 +134,7 @@ def observe(
         np.array(columns[4], np.bool_),
         tuple(columns[5]),
         names,
+        modality.conditions,
     ), tuple(failures)
 
 
@@ -143,20 +146,26 @@ def _read(path: Path) -> bytes:
 
 
 def _variants(
-    data: bytes, bundle: Bundle, worse: bool, rng: np.random.Generator, others: Sequence[Captured | None]
+    data: bytes,
+    bundle: Bundle,
+    modality: Modality,
+    worse: bool,
+    rng: np.random.Generator,
+    others: Sequence[Captured | None],
 ) -> tuple[list[tuple[str, Float32, Conditions]], Captured | None]:
     """The sample and its copies, and the sample as it was decoded; a copy that cannot be matched is left out."""
     embedded = inference.embed(data, bundle, capture=_CAPTURE)
     found: list[tuple[str, Float32, Conditions]] = [
-        (ORIGINAL, embedded.embedding, conditions_of(embedded.quality.measured))
+        (ORIGINAL, embedded.embedding, conditions_of(embedded.quality.measured, modality.conditions))
     ]
-    made = copies(embedded.captured, embedded.quality.measured, rng, others=others) if worse else {}
-    for name, sample in made.items():
+    if not worse or modality.worsen is None:
+        return found, embedded.captured
+    for name, sample in modality.worsen(embedded.captured, embedded.quality.measured, rng, others=others).items():
         try:
             copy = inference.embed(sample, bundle, capture=_CAPTURE)
         except SampleError:
             continue
-        found.append((name, copy.embedding, conditions_of(copy.quality.measured)))
+        found.append((name, copy.embedding, conditions_of(copy.quality.measured, modality.conditions)))
     return found, embedded.captured
 
 

@@ -12,15 +12,6 @@ from uvsdk.evaluation.groups import SMALL_GROUP, Attribute, GroupRates
 from uvsdk.evaluation.parts import Rate
 from uvsdk.evaluation.summary import Summary, percent, rate_name
 
-QUALITIES = {
-    "speech_s": "Seconds of speech",
-    "snr_db": "Signal-to-noise ratio (dB)",
-    "bandwidth_hz": "Bandwidth (Hz)",
-    "face_pixels": "Width of the face (pixels)",
-    "sharpness": "Sharpness",
-    "brightness": "Brightness",
-}
-
 
 def evaluation_page(summary: Summary, *, model: str, data: str, command: str, made: datetime | None = None) -> str:
     """One self-contained HTML page.
@@ -249,7 +240,7 @@ def _qualities(summary: Summary) -> tuple[report.Section, ...]:
         return ()
     tables = tuple(
         report.Table(
-            (QUALITIES.get(name, name), "FNMR", "FMR", "Genuine", "Impostor"), tuple(_bin_row(part) for part in bins)
+            (summary.reported[name], "FNMR", "FMR", "Genuine", "Impostor"), tuple(_bin_row(part) for part in bins)
         )
         for name, bins in summary.qualities.items()
     )

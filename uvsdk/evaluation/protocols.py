@@ -29,7 +29,7 @@ from uvsdk.evaluation.acquisition import Acquired, Embedder, Failure, Progress, 
 from uvsdk.evaluation.conditions import Sides
 from uvsdk.evaluation.trials import Trials
 from uvsdk.modality import Capture
-from uvsdk.scoring.conditions import conditions_of, together
+from uvsdk.scoring.conditions import together
 
 __all__ = [
     "Embedder",
@@ -292,7 +292,7 @@ def _against_templates(people: Sequence[Person], embed: Embedder, jobs: int, pro
         repeated,
         "enrol and verify: every probe against every person's template",
         sides=Sides(
-            [together([conditions_of(sample.measured) for sample in samples]) for samples in enrolment.values()],
+            [together([sample.measured for sample in samples]) for samples in enrolment.values()],
             [sample.measured for sample in found],
             np.tile(np.arange(len(templates)), len(probes)),
             np.repeat(np.arange(len(probes)), len(templates)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -53,6 +54,7 @@ class Summary:
         speeds: of the stages, then of all together; empty where it was not measured.
         resamples: of people, for every interval.
         seed: of these.
+        reported: quality -> its heading.
     """
 
     outcome: Outcome
@@ -70,6 +72,7 @@ class Summary:
     speeds: tuple[Speed, ...]
     resamples: int
     seed: int
+    reported: Mapping[str, str]
 
     @property
     def people_with_genuine(self) -> int:
@@ -153,6 +156,7 @@ def summarise(
     seed: int = 0,
     labels: GroupLabels | None = None,
     calibration: Calibration | None = None,
+    reported: Mapping[str, str] = MappingProxyType({}),
 ) -> Summary:
     """Measure the trials: values, bootstrap intervals over people, and what the trials cannot support.
 
@@ -162,6 +166,7 @@ def summarise(
         seed: of these.
         labels: of groups of people, where they are to be compared.
         calibration: of the bundle that made the embeddings, where its thresholds are to be tried.
+        reported: qualities that error rates are to be told by -> heading (:attr:`uvsdk.modality.Modality.reported`).
 
     Raises:
         ValueError: no genuine or no impostor trial.
@@ -194,10 +199,11 @@ def summarise(
         () if labels is None else groups.measure(trials, labels, threshold, resamples=resamples, seed=seed),
         {}
         if outcome.sides is None
-        else conditions.measure(trials, outcome.sides, threshold, resamples=resamples, seed=seed),
+        else conditions.measure(trials, outcome.sides, threshold, reported, resamples=resamples, seed=seed),
         _speeds(outcome.timings_s),
         resamples,
         seed,
+        reported,
     )
 
 

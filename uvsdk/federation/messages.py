@@ -34,7 +34,7 @@ class TrainingConfig:
 
     Args:
         deployment: name of the deployment; part of every seal and of every hashed id.
-        modality: ``voice``, ``face`` or ``handwriting``.
+        modality: its name, e.g. ``voice`` or ``face``.
         backbone: registry name of the trunk, e.g. ``ge2e``.
         algorithm: registry name, e.g. ``fedaws``.
         algorithm_settings: fields of that algorithm's ``Settings``; absent ones take their defaults.

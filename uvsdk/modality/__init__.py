@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import cache
 
 from uvsdk.errors import UnknownNameError
 from uvsdk.modality.contract import Captured, Described, Graphs, Modality, Prepared, Preprocessing, Session
@@ -38,7 +39,7 @@ def names() -> tuple[str, ...]:
     >>> "voice" in names()
     True
     """
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg))
+    return _names(tuple(__path__))
 
 
 def get(name: str) -> Modality:
@@ -47,3 +48,8 @@ def get(name: str) -> Modality:
         raise UnknownNameError(f"no modality {name!r}; there are {', '.join(names())}")
     modality: Modality = importlib.import_module(f"{__name__}.{name}").MODALITY
     return modality
+
+
+@cache
+def _names(folders: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(folders) if module.ispkg))

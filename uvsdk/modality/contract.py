@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from uvsdk.arrays import Array, Float32
 from uvsdk.errors import BundleError
 from uvsdk.modality.sample import Capture, Sample
 from uvsdk.scoring import Quality
+from uvsdk.scoring.conditions import Condition
 
 Preprocessing = Mapping[str, str | int | float | bool | None]
 """What a bundle's manifest says about the features its graph was trained on."""
@@ -112,28 +113,83 @@ class OpenedGraph:
         return self.bundle.session(self.name).get_inputs()
 
 
-class Modality(Protocol):
-    """How one kind of sample becomes features, and features become what a model is fed.
+class Prepare(Protocol):
+    """The first step of a :class:`Modality`."""
 
-    Training and verification call the same four members, so there is one feature path.
-    """
-
-    @property
-    def name(self) -> str:
-        """Its name in the registry and in manifests."""
-
-    @property
-    def graphs(self) -> tuple[str, ...]:
-        """The auxiliary graphs that a bundle of this modality carries."""
-
-    def prepare(self, sample: Sample, bundle: Graphs, *, capture: Capture = ...) -> Prepared:
+    def __call__(self, sample: Sample, bundle: Graphs, *, capture: Capture = ...) -> Prepared:
         """Decode, check and reduce a sample to features. Raises :class:`uvsdk.errors.SampleError`."""
 
-    def views(self, features: Array, preprocessing: Preprocessing) -> Float32:
-        """The inference views, (n, ...), n >= 1, that the graph is fed."""
 
-    def crop(self, features: Array, preprocessing: Preprocessing, rng: np.random.Generator) -> Float32:
-        """One random training view, of the shape of one row of :meth:`views`."""
+class Worsen(Protocol):
+    """What makes the copies of a sample that a calibration looks at as well."""
+
+    def __call__(
+        self,
+        captured: Captured | None,
+        measured: Mapping[str, float],
+        rng: np.random.Generator,
+        *,
+        others: Sequence[Captured | None] = (),
+    ) -> dict[str, Sample]:
+        """The worse copies of one sample by name.
+
+        A copy that would be the sample itself (already that short, already that small) is left out.
+
+        Args:
+            captured: the decoded sample.
+            measured: its :attr:`uvsdk.scoring.Quality.measured`.
+            rng: chooses places and makes noise.
+            others: samples of other people.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """An auxiliary graph that a bundle carries beside the one that embeds.
+
+    Args:
+        file: an ONNX file in the modality's folder, or without a suffix a name in the catalogue of weights.
+        source: where the file comes from and under which licence; the catalogue says it of what it lists.
+    """
+
+    file: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modality:
+    """One kind of sample: how it becomes features, how these become what a model is fed, and what is known of it.
+
+    Training and verification call the same functions, so there is one feature path.
+
+    Args:
+        name: its folder, and its name in manifests.
+        prepare: a sample to features.
+        views: features and the bundle's settings -> the inference views that the graph is fed, (n, ...), n >= 1.
+        crop: the same with randomness -> one training view, of the shape of one row of the views.
+        graphs: the auxiliary graphs that its bundles carry.
+        highest: the largest value in a view.
+        conditions: what a calibration looks at, of all that :attr:`prepare` measures.
+        reported: what evaluations report error rates by, of all that is measured -> its heading.
+        worsen: a sample to copies as worse conditions would have given it; ``None`` where there are no such conditions.
+        directions: along which such conditions move an embedding; that many a calibration takes out at most.
+        advice: what makes the next sample of an enrolment differ from those before, in words for the person.
+        classifier: ``module:name`` of the presentation attack detector that runs a bundle's graph ``presentation``,
+            see :func:`uvsdk.presentation.carried.carried`; empty where there is none.
+    """
+
+    name: str
+    prepare: Prepare
+    views: Callable[[Array, Preprocessing], Float32]
+    crop: Callable[[Array, Preprocessing, np.random.Generator], Float32]
+    graphs: Mapping[str, Graph] = field(default_factory=dict)
+    highest: float = 1.0
+    conditions: tuple[Condition, ...] = ()
+    reported: Mapping[str, str] = field(default_factory=dict)
+    worsen: Worsen | None = None
+    directions: int = 0
+    advice: str = "make some another day"
+    classifier: str = ""
 
 
 def run(session: Session, outputs: Sequence[str], inputs: Mapping[str, Array]) -> Sequence[Array]:

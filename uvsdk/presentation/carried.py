@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
+
+from uvsdk import modality
 from uvsdk.bundle import Bundle
-from uvsdk.presentation.antispoof import FaceClassifier
 from uvsdk.presentation.detector import PresentationAttackDetector
 
 
@@ -13,7 +15,9 @@ def carried(bundle: Bundle) -> tuple[PresentationAttackDetector, ...]:
     Raises:
         BundleError: onnxruntime refuses its graph.
     """
-    return () if bundle.presentation is None else (FaceClassifier.of(bundle),)
+    if bundle.presentation is None:
+        return ()
+    return (resolve_name(modality.get(bundle.manifest.modality).classifier).of(bundle),)
 
 
 __all__ = ["carried"]

@@ -25,7 +25,7 @@ class PresentationAttackDetector(Protocol):
 
     @property
     def modality(self) -> str:
-        """Whose samples it looks at: ``voice`` or ``face``."""
+        """Whose samples it looks at, e.g. ``voice``."""
 
     def assess(self, captured: Captured, embedding: Float32) -> Presentation:
         """Look at one decoded sample.

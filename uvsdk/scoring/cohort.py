@@ -13,7 +13,6 @@ import numpy as np
 from uvsdk.arrays import Bool, Float32, Float64, Int64
 from uvsdk.records.transfer import made_again
 from uvsdk.scoring.compensation import Compensation
-from uvsdk.scoring.conditions import CONDITIONS
 from uvsdk.system.forking import in_child
 
 CACHED_TEMPLATES: Final = 1024
@@ -33,8 +32,7 @@ class Cohort:
     Args:
         embeddings: float32 (n, d), unit rows, of one model version.
         person: int64 (n,), index of the person each belongs to; one person may give several.
-        conditions: float32 (n, k), a column for each of :data:`uvsdk.scoring.conditions.CONDITIONS`, NaN where it was
-            not measured.
+        conditions: float32 (n, k), a column for each condition of the modality, NaN where it was not measured.
     """
 
     embeddings: Float32 = field(repr=False)
@@ -46,8 +44,8 @@ class Cohort:
             raise ValueError(f"a cohort has at least two embeddings, got shape {self.embeddings.shape}")
         if self.person.shape != (len(self.embeddings),) or (self.person < 0).any():
             raise ValueError("a cohort names a person, from 0 on, for each embedding")
-        if self.conditions.shape != (len(self.embeddings), len(CONDITIONS)) or np.isinf(self.conditions).any():
-            raise ValueError(f"a cohort has {len(CONDITIONS)} conditions for each embedding")
+        if self.conditions.ndim != 2 or len(self.conditions) != len(self.embeddings) or np.isinf(self.conditions).any():
+            raise ValueError("a cohort has conditions for each embedding")
         norms = np.linalg.norm(self.embeddings.astype(np.float64), axis=1)
         if not (np.abs(norms - 1.0) <= _NORM_TOLERANCE).all():  # written so that NaN fails
             raise ValueError("the embeddings of a cohort have norm 1")

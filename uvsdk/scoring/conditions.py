@@ -4,26 +4,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 Conditions: TypeAlias = Mapping[str, float]
-"""Name with unit -> value, some of :data:`CONDITIONS`; what was not measured is absent."""
-
-CONDITIONS: Final = ("speech_s", "snr_db", "bandwidth_hz", "face_pixels", "sharpness")
-"""The keys of :attr:`uvsdk.scoring.Quality.measured` that a calibration looks at."""
+"""Name with unit -> value; what was not measured is absent."""
 
 UNKNOWN: Final[Conditions] = MappingProxyType({})
 """Of an embedding that came without its sample."""
 
 
-def conditions_of(measured: Mapping[str, float]) -> dict[str, float]:
-    """The conditions among what was measured in one sample.
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a calibration looks at of a sample, one of the keys of :attr:`uvsdk.scoring.Quality.measured`.
 
-    >>> conditions_of({"speech_s": 3.2, "level_dbfs": -30.0, "snr_db": math.inf})
+    Args:
+        name: with its unit; seconds (``_s``) add up over the samples of a template, all else is averaged.
+        logarithmic: its doubling counts, and not its difference.
+        highest: the value above which more changes nothing.
+        complete: what a complete enrolment has of it, in seconds over all samples; 0 where it needs none.
+    """
+
+    name: str
+    logarithmic: bool = False
+    highest: float = math.inf
+    complete: float = 0.0
+
+    def place(self, value: float) -> float:
+        """The value on the scale on which differences count."""
+        value = min(value, self.highest)
+        return math.log(max(value, 1e-6)) if self.logarithmic else value
+
+
+def conditions_of(measured: Mapping[str, float], conditions: Sequence[Condition]) -> dict[str, float]:
+    """Those of ``conditions`` that were measured in one sample.
+
+    >>> conditions_of({"speech_s": 3.2, "level_dbfs": -30.0, "snr_db": math.inf}, [Condition("speech_s")])
     {'speech_s': 3.2}
     """
-    return {name: float(measured[name]) for name in CONDITIONS if math.isfinite(measured.get(name, math.nan))}
+    names = [condition.name for condition in conditions]
+    return {name: float(measured[name]) for name in names if math.isfinite(measured.get(name, math.nan))}
 
 
 def together(samples: Sequence[Conditions]) -> dict[str, float]:
@@ -33,12 +54,12 @@ def together(samples: Sequence[Conditions]) -> dict[str, float]:
     {'speech_s': 6.0}
     """
     found = {}
-    for name in CONDITIONS:
+    for name in samples[0] if samples else ():
         values = [sample[name] for sample in samples if name in sample]
-        if values and len(values) == len(samples):
+        if len(values) == len(samples):
             total = math.fsum(values)
             found[name] = total if name.endswith("_s") else total / len(values)
     return found
 
 
-__all__ = ["CONDITIONS", "UNKNOWN", "Conditions", "conditions_of", "together"]
+__all__ = ["UNKNOWN", "Condition", "Conditions", "conditions_of", "together"]

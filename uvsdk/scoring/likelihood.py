@@ -15,19 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from uvsdk.arrays import Float32, Float64
 from uvsdk.scoring.compensation import Compensation
-from uvsdk.scoring.conditions import CONDITIONS, Conditions
-
-LOGARITHMIC: Final = ("speech_s", "face_pixels", "sharpness")
-"""Conditions whose doubling counts, and not their difference."""
-
-QUIET_DB: Final = 30.0
-"""Signal to noise ratio above which less noise changes nothing; clean recordings measure 15 to 50 dB."""
+from uvsdk.scoring.conditions import Condition, Conditions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,49 +28,54 @@ class Surroundings:
     """Conditions as numbers around 0: logarithm where doubling counts, held to the range seen, standardised.
 
     Args:
-        names: which conditions, some of :data:`uvsdk.scoring.conditions.CONDITIONS`.
+        conditions: which, some of the modality's.
         low: smallest value seen, float64 (k,), after the logarithm.
         high: largest value seen, likewise.
         mean: likewise.
         spread: standard deviation, likewise, above 0.
     """
 
-    names: tuple[str, ...]
+    conditions: tuple[Condition, ...]
     low: Float64
     high: Float64
     mean: Float64
     spread: Float64
 
     def __post_init__(self) -> None:
-        if not set(self.names) <= set(CONDITIONS) or len(set(self.names)) != len(self.names):
-            raise ValueError(f"conditions are among {', '.join(CONDITIONS)}, got {', '.join(self.names)}")
+        if len(set(self.names)) != len(self.names):
+            raise ValueError(f"every condition counts once, got {', '.join(self.names)}")
         for part in (self.low, self.high, self.mean, self.spread):
-            if part.shape != (len(self.names),) or not np.isfinite(part).all():
+            if part.shape != (len(self.conditions),) or not np.isfinite(part).all():
                 raise ValueError("a condition has one finite number of each kind")
         if (self.low > self.high).any() or (self.spread <= 0).any():
             raise ValueError("a condition's range ascends and its spread is positive")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the conditions."""
+        return tuple(condition.name for condition in self.conditions)
+
     @classmethod
-    def seen(cls, samples: Sequence[Conditions]) -> Surroundings:
-        """Of the conditions that every one of ``samples`` has and in which they differ."""
-        names, columns = [], []
-        for name in CONDITIONS:
-            values = np.array([_scaled(name, sample[name]) for sample in samples if name in sample])
+    def seen(cls, samples: Sequence[Conditions], conditions: Sequence[Condition] = ()) -> Surroundings:
+        """Of those of ``conditions`` that every one of ``samples`` has and in which they differ."""
+        kept, columns = [], []
+        for item in conditions:
+            values = np.array([item.place(sample[item.name]) for sample in samples if item.name in sample])
             if len(samples) and len(values) == len(samples) and values.std() > 1e-9:
-                names.append(name)
+                kept.append(item)
                 columns.append(values)
-        if not names:
+        if not kept:
             return cls((), *(np.zeros(0) for _ in range(4)))
         stacked = np.stack(columns)
-        return cls(tuple(names), stacked.min(1), stacked.max(1), stacked.mean(1), stacked.std(1))
+        return cls(tuple(kept), stacked.min(1), stacked.max(1), stacked.mean(1), stacked.std(1))
 
     def place(self, samples: Sequence[Conditions]) -> Float64:
         """float64 (n, k); 0, the mean, where a condition was not measured."""
-        rows = np.zeros((len(samples), len(self.names)))
+        rows = np.zeros((len(samples), len(self.conditions)))
         for row, sample in zip(rows, samples, strict=True):
-            for column, name in enumerate(self.names):
-                if name in sample:
-                    value = min(max(_scaled(name, sample[name]), self.low[column]), self.high[column])
+            for column, item in enumerate(self.conditions):
+                if item.name in sample:
+                    value = min(max(item.place(sample[item.name]), self.low[column]), self.high[column])
                     row[column] = (value - self.mean[column]) / self.spread[column]
         return rows
 
@@ -115,7 +113,7 @@ class LikelihoodRatio:
     trials: int
 
     def __post_init__(self) -> None:
-        size = (1 + 3 * len(self.surroundings.names),)
+        size = (1 + 3 * len(self.surroundings.conditions),)
         if self.location.shape != size or self.log_scale.shape != size or self.limits.shape != (2, 2):
             raise ValueError(f"weights have shape {size}, got {self.location.shape} and {self.log_scale.shape}")
         numbers = [*self.location, *self.log_scale, *self.limits.ravel(), self.slope, self.offset]
@@ -159,10 +157,4 @@ def features(template: Float64, probe: Float64) -> Float64:
     )
 
 
-def _scaled(name: str, value: float) -> float:
-    if name == "snr_db":
-        return min(value, QUIET_DB)
-    return math.log(max(value, 1e-6)) if name in LOGARITHMIC else value
-
-
-__all__ = ["LOGARITHMIC", "QUIET_DB", "LikelihoodRatio", "Surroundings", "features"]
+__all__ = ["LikelihoodRatio", "Surroundings", "features"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,7 @@ from uvsdk.records.codec import pack, unpack
 from uvsdk.scoring.calibration import Calibration
 from uvsdk.scoring.cohort import Cohort
 from uvsdk.scoring.compensation import Compensation
+from uvsdk.scoring.conditions import Condition
 from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings
 from uvsdk.scoring.plausibility import check, check_impostors
 
@@ -76,8 +78,8 @@ def to_bytes(calibration: Calibration) -> bytes:
     return MAGIC + pack(body)
 
 
-def from_bytes(data: bytes) -> Calibration:
-    """Read what :func:`to_bytes` made.
+def from_bytes(data: bytes, conditions: Sequence[Condition]) -> Calibration:
+    """Read what :func:`to_bytes` made; ``conditions`` are those of the modality it was measured on.
 
     Raises:
         BundleError: not a calibration, cut short, altered, or with numbers that nobody measured
@@ -88,7 +90,7 @@ def from_bytes(data: bytes) -> Calibration:
     try:
         body = unpack(_Body, memoryview(data)[len(MAGIC) :])
         check_impostors(body.impostor)
-        ratio = _ratio(body) if body.fitted else None
+        ratio = _ratio(body, conditions) if body.fitted else None
         cohort = Cohort(body.cohort, body.person, body.conditions) if len(body.cohort) else None
         read = Calibration(body.impostor, body.model_version, body.source, ratio, cohort)
     except (WireError, ThresholdError, ValueError) as error:
@@ -104,8 +106,8 @@ def stored(calibration: Calibration) -> bytes:
     return to_bytes(calibration)
 
 
-def restored(data: bytes, *, model_version: str, source: str) -> Calibration:
-    """The inverse of :func:`stored`, whose model version and source are known from elsewhere too.
+def restored(data: bytes, *, model_version: str, source: str, conditions: Sequence[Condition]) -> Calibration:
+    """The inverse of :func:`stored`, whose model version, source and modality are known from elsewhere too.
 
     Raises:
         BundleError: damaged, implausible, or of another model version or source.
@@ -118,20 +120,23 @@ def restored(data: bytes, *, model_version: str, source: str) -> Calibration:
         bare = Calibration(scores, model_version, source)
         check(bare)
         return bare
-    calibration = from_bytes(data)
+    calibration = from_bytes(data, conditions)
     if (calibration.model_version, calibration.source) != (model_version, source):
         raise BundleError("the calibration names another model version or source than it was kept under")
     return calibration
 
 
-def _ratio(body: _Body) -> LikelihoodRatio:
+def _ratio(body: _Body, conditions: Sequence[Condition]) -> LikelihoodRatio:
     if body.ranges.shape != (4, len(body.names)) or body.line.shape != (4,):
         raise BundleError("a likelihood ratio has four ranges of its conditions and four numbers of its line")
+    known = {condition.name: condition for condition in conditions}
+    if not set(body.names) <= set(known):
+        raise ValueError(f"conditions are among {', '.join(known)}, got {', '.join(body.names)}")
     slope, offset, lowest, highest = body.line.tolist()
     return LikelihoodRatio(
         compensation=Compensation(body.centre, body.directions),
         top=body.top,
-        surroundings=Surroundings(body.names, *body.ranges),
+        surroundings=Surroundings(tuple(known[name] for name in body.names), *body.ranges),
         location=body.location,
         log_scale=body.log_scale,
         limits=body.limits,

@@ -29,7 +29,7 @@ from uvsdk.errors import SettingsError, TemplateFormatError, ThresholdError, Wir
 from uvsdk.records.codec import pack, unpack
 from uvsdk.records.transfer import made_again
 from uvsdk.scoring import Scale, Threshold
-from uvsdk.scoring.conditions import CONDITIONS, Conditions
+from uvsdk.scoring.conditions import Conditions
 
 KEY_BYTES: Final = 32
 """Length of a template key (AES-256)."""
@@ -50,7 +50,7 @@ class Template:
     Args:
         embedding: float32 (d,), unit norm; kept as a read-only copy.
         model_version: version of the bundle it was made with; no other can be compared with it.
-        modality: ``voice``, ``face`` or ``handwriting``.
+        modality: its name, e.g. ``voice`` or ``face``.
         samples: enrolment samples behind it, at least 1.
         threshold: the score from which this person is accepted; ``None`` where the bundle was not calibrated.
         conditions: of the enrolment, see :func:`uvsdk.scoring.conditions.together`; empty where they are not known.
@@ -78,14 +78,22 @@ class Template:
             raise TemplateFormatError(f"a template is made of at least 1 sample, got {self.samples}")
         if not self.model_version or not self.modality:
             raise TemplateFormatError("a template names the model version and the modality it was made with")
-        wrong = [name for name, value in self.conditions.items() if name not in CONDITIONS or not np.isfinite(value)]
-        if wrong:
-            raise TemplateFormatError(f"a template's conditions are finite, of {', '.join(CONDITIONS)}; got {wrong[0]}")
-        ordered = {name: float(self.conditions[name]) for name in CONDITIONS if name in self.conditions}
-        object.__setattr__(self, "conditions", MappingProxyType(ordered))
+        object.__setattr__(self, "conditions", MappingProxyType(self._checked_conditions()))
         own = self.embedding.copy()
         own.flags.writeable = False
         object.__setattr__(self, "embedding", own)
+
+    def _checked_conditions(self) -> dict[str, float]:
+        """In the order of the modality's; where there are none, the modality need not be installed here."""
+        if not self.conditions:
+            return {}
+        from uvsdk import modality
+
+        known = [kind.name for kind in modality.get(self.modality).conditions]
+        wrong = [name for name, value in self.conditions.items() if name not in known or not np.isfinite(value)]
+        if wrong:
+            raise TemplateFormatError(f"a template's conditions are finite, of {', '.join(known)}; got {wrong[0]}")
+        return {name: float(self.conditions[name]) for name in known if name in self.conditions}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Template):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from uvsdk import modality
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.bundle.frozen import OUTPUT
@@ -118,8 +119,8 @@ def _known(backbone: Backbone, changed: Mapping[str, Scalar]) -> Mapping[str, Sc
 
 
 def _example(backbone: Backbone, batch: int) -> Float32:
-    """Views whose values have the range of real ones: pixels 0-255 for faces, 0-1 otherwise."""
-    top = 255.0 if backbone.modality == "face" else 1.0
+    """Views whose values have the range of real ones."""
+    top = modality.get(backbone.modality).highest
     return np.random.default_rng(0).uniform(0.0, top, (batch, *backbone.view_shape)).astype(np.float32)
 
 

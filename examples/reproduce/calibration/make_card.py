@@ -16,6 +16,7 @@ from uvsdk.bundle import Bundle, cards
 from uvsdk.evaluation import calibrating
 from uvsdk.evaluation.observations import observe
 from uvsdk.evaluation.protocols import Person
+from uvsdk.modality import get
 
 FOLDER = Path(cards.__file__).parent / "data" / "cards"
 WORDS = {
@@ -42,7 +43,7 @@ def main() -> None:
             seen,
             model_version=bundle.version,
             source=WORDS[modality].format(people=seen.people),
-            directions=calibrating.directions_of(modality),
+            directions=get(modality).directions,
             seed=arguments.seed,
         )
         name, body = cards.made(found.calibration, bundle.manifest)

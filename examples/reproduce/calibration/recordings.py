@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from uvsdk.bundle import Bundle
 from uvsdk.bundle.inference import embed
 from uvsdk.errors import SampleError
-from uvsdk.evaluation.degradation import Recording, copies, mixed, worse_recording
 from uvsdk.evaluation.observations import ORIGINAL, Observations
 from uvsdk.modality import Capture
+from uvsdk.modality.voice import MODALITY
+from uvsdk.modality.voice.degradation import Recording, mixed, worse_recording, worsen
 from uvsdk.modality.voice.frames import CapturedVoice
-from uvsdk.scoring.conditions import CONDITIONS, conditions_of
+from uvsdk.scoring.conditions import conditions_of
 
 FULL = ORIGINAL
 CUTS = {"3 s": Recording(speech_s=3.0), "1.5 s": Recording(speech_s=1.5)}
@@ -68,9 +69,11 @@ def embedded(root: Path, bundle: Bundle, seed: int) -> Embedded:
         voice = original.captured
         assert isinstance(voice, CapturedVoice)
         person = speakers.index(row["speaker"])
-        rows.append((original.embedding, person, index, FULL, conditions_of(original.quality.measured)))
+        rows.append(
+            (original.embedding, person, index, FULL, conditions_of(original.quality.measured, MODALITY.conditions))
+        )
         others = [item for speaker, item in heard if speaker != row["speaker"]]
-        made = copies(voice, original.quality.measured, rng, others=others)
+        made = worsen(voice, original.quality.measured, rng, others=others)
         for name, recording in CUTS.items():
             made[measured_name(name)] = worse_recording(voice.recorded, voice.rate, recording, rng=rng)
         made[measured_name(BROWN)] = (
@@ -83,7 +86,9 @@ def embedded(root: Path, bundle: Bundle, seed: int) -> Embedded:
             except SampleError:
                 failures[name] = failures.get(name, 0) + 1
                 continue
-            rows.append((copy.embedding, person, index, name, conditions_of(copy.quality.measured)))
+            rows.append(
+                (copy.embedding, person, index, name, conditions_of(copy.quality.measured, MODALITY.conditions))
+            )
         heard = [*heard[-11:], (row["speaker"], voice)]
     names = (FULL, *sorted({row[3] for row in rows} - {FULL}))
     found = Observations(
@@ -94,6 +99,7 @@ def embedded(root: Path, bundle: Bundle, seed: int) -> Embedded:
         np.ones(len(rows), np.bool_),
         tuple(row[4] for row in rows),
         names,
+        MODALITY.conditions,
     )
     return Embedded(found, speakers, failures)
 
@@ -121,13 +127,14 @@ def only(seen: Observations, names: list[str]) -> Observations:
         seen.enrolled[kept],
         tuple(item for item, keep in zip(seen.conditions, kept, strict=True) if keep),
         tuple(names),
+        seen.kinds,
     )
 
 
 def save(path: Path, found: Embedded) -> None:
     """Keep the embeddings for the next run. They are personal data: never commit or publish the file."""
     seen = found.observed
-    values = np.array([[item.get(name, np.nan) for name in CONDITIONS] for item in seen.conditions])
+    values = np.array([[item.get(kind.name, np.nan) for kind in seen.kinds] for item in seen.conditions])
     np.savez(
         path,
         embeddings=seen.embeddings,
@@ -147,7 +154,7 @@ def load(path: Path) -> Embedded:
     with np.load(path) as file:
         kept = dict(file.items())
     conditions = tuple(
-        {name: float(value) for name, value in zip(CONDITIONS, row, strict=True) if np.isfinite(value)}
+        {kind.name: float(value) for kind, value in zip(MODALITY.conditions, row, strict=True) if np.isfinite(value)}
         for row in kept["conditions"]
     )
     seen = Observations(
@@ -158,6 +165,7 @@ def load(path: Path) -> Embedded:
         np.ones(len(conditions), np.bool_),
         conditions,
         tuple(kept["copies"].tolist()),
+        MODALITY.conditions,
     )
     failures = dict(zip(kept["failed"].tolist(), kept["counts"].tolist(), strict=True))
     return Embedded(seen, tuple(kept["speakers"].tolist()), failures)

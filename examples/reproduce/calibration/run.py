@@ -18,9 +18,9 @@ from examples.reproduce import data
 from examples.reproduce.calibration import recordings
 from uvsdk.bundle import Bundle
 from uvsdk.evaluation import bootstrap, calibrating, metrics
-from uvsdk.evaluation.degradation import RECORDINGS
 from uvsdk.evaluation.observations import ORIGINAL, Observations
 from uvsdk.evaluation.trials import Trials
+from uvsdk.modality.voice.degradation import RECORDINGS
 from uvsdk.scoring import Calibration, fitting
 from uvsdk.scoring.intervals import clopper_pearson
 

@@ -1,6 +1,32 @@
-"""Verification by face: photos to aligned chips."""
+"""Face: photos to aligned chips.
 
-from uvsdk.modality.contract import Modality
-from uvsdk.modality.face.chips import Face
+Features are one RGB chip, uint8 (S, S, 3), aligned by five landmarks. A calibration takes no directions out: 400 people
+of LFW's first fold, photos against copies of 40 pixels, have an equal error rate of 0.53 % by cosine, 0.32 % with the
+mean face subtracted and 0.40 % with twenty directions taken out as well.
+"""
 
-MODALITY: Modality = Face()
+from uvsdk.modality.contract import Graph, Modality
+from uvsdk.modality.face import chips
+from uvsdk.modality.face.degradation import worsen
+from uvsdk.scoring.conditions import Condition
+
+FACE_PIXELS = Condition("face_pixels", logarithmic=True)
+SHARPNESS = Condition("sharpness", logarithmic=True)
+
+MODALITY = Modality(
+    name="face",
+    prepare=chips.prepare,
+    views=chips.views,
+    crop=chips.crop,
+    graphs={"detector": Graph("yunet")},
+    highest=255.0,
+    conditions=(FACE_PIXELS, SHARPNESS),
+    reported={
+        "face_pixels": "Width of the face (pixels)",
+        "sharpness": "Sharpness",
+        "brightness": "Brightness",
+    },
+    worsen=worsen,
+    advice="turn the head a little between pictures, change the light, or add some another day",
+    classifier="uvsdk.presentation.antispoof:FaceClassifier",
+)

@@ -41,63 +41,58 @@ class CapturedFace:
     modality: str = "face"
 
 
-@dataclass(frozen=True, slots=True)
-class Face:
-    """The modality ``face``. Features are one RGB chip, uint8 (S, S, 3), aligned by five landmarks."""
+def prepare(sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTURE) -> Prepared:
+    """Decode, find the one face, whichever way up, and lay it on the bundle's template.
 
-    name: str = "face"
-    graphs: tuple[str, ...] = ("detector",)
+    Raises:
+        UndecodableSampleError, SampleTooLargeError: as :func:`uvsdk.modality.image.decode`.
+        NoFaceError: none, or narrower than the bundle's ``minimum_face_pixels`` (32 unless it says otherwise; the
+            policy ``off`` takes any width).
+        SeveralFacesError: others that ``capture.faces`` does not allow.
+        LowQualityError: too poor for ``capture.quality``; see :mod:`uvsdk.modality.face.quality`.
+    """
+    preprocessing = bundle.manifest.preprocessing
+    template, size = _template(preprocessing)
+    minimum = number(preprocessing, "minimum_face_pixels", MINIMUM_FACE_PIXELS)
+    if capture.quality == "off":
+        minimum = 0.0
+    started = perf_counter()
+    picture = image.decoded(sample, capture.limits)
+    decoded = perf_counter()
+    session = bundle.session("detector")
+    photo, faces = detector.find_turned(picture.upright, session)
+    reduction = picture.reduction
+    if reduction > 1.0 and faces and faces[0].pixels < _LOOK_CLOSER:
+        # A file may be read reduced; a small face is then looked at again in all its pixels.
+        photo, faces = detector.find_turned(picture.whole(), session)
+        reduction = 1.0
+    turned = (photo.width > photo.height) != (picture.upright.width > picture.upright.height)
+    handed_in = picture.size[::-1] if turned else picture.size
+    face = detector.level(photo, choose(faces, handed_in, minimum, capture.faces, reduction), session)
+    detected = perf_counter()
+    chip = alignment.warp(photo, template.fit(face.landmarks, size), size)
+    quality = judge(measure(face, chip, template, reduction), capture.quality)
+    finished = perf_counter()
+    return Prepared(
+        features=chip,
+        quality=quality,
+        timings_s={"decode": decoded - started, "detect": detected - decoded, "features": finished - detected},
+        captured=CapturedFace(photo, face, chip),
+    )
 
-    def prepare(self, sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTURE) -> Prepared:
-        """Decode, find the one face, whichever way up, and lay it on the bundle's template.
 
-        Raises:
-            UndecodableSampleError, SampleTooLargeError: as :func:`uvsdk.modality.image.decode`.
-            NoFaceError: none, or narrower than the bundle's ``minimum_face_pixels`` (32 unless it says otherwise; the
-                policy ``off`` takes any width).
-            SeveralFacesError: others that ``capture.faces`` does not allow.
-            LowQualityError: too poor for ``capture.quality``; see :mod:`uvsdk.modality.face.quality`.
-        """
-        preprocessing = bundle.manifest.preprocessing
-        template, size = _template(preprocessing)
-        minimum = number(preprocessing, "minimum_face_pixels", MINIMUM_FACE_PIXELS)
-        if capture.quality == "off":
-            minimum = 0.0
-        started = perf_counter()
-        picture = image.decoded(sample, capture.limits)
-        decoded = perf_counter()
-        session = bundle.session("detector")
-        photo, faces = detector.find_turned(picture.upright, session)
-        reduction = picture.reduction
-        if reduction > 1.0 and faces and faces[0].pixels < _LOOK_CLOSER:
-            # A file may be read reduced; a small face is then looked at again in all its pixels.
-            photo, faces = detector.find_turned(picture.whole(), session)
-            reduction = 1.0
-        turned = (photo.width > photo.height) != (picture.upright.width > picture.upright.height)
-        handed_in = picture.size[::-1] if turned else picture.size
-        face = detector.level(photo, choose(faces, handed_in, minimum, capture.faces, reduction), session)
-        detected = perf_counter()
-        chip = alignment.warp(photo, template.fit(face.landmarks, size), size)
-        quality = judge(measure(face, chip, template, reduction), capture.quality)
-        finished = perf_counter()
-        return Prepared(
-            features=chip,
-            quality=quality,
-            timings_s={"decode": decoded - started, "detect": detected - decoded, "features": finished - detected},
-            captured=CapturedFace(photo, face, chip),
-        )
+def views(features: Array, preprocessing: Preprocessing) -> Float32:
+    """The chip as the graph takes it, (1, 3, S, S), 0 to 255; the graph normalises."""
+    return _channels_first(_checked(features, preprocessing))[None]
 
-    def views(self, features: Array, preprocessing: Preprocessing) -> Float32:
-        """The chip as the graph takes it, (1, 3, S, S), 0 to 255; the graph normalises."""
-        return _channels_first(_checked(features, preprocessing))[None]
 
-    def crop(self, features: Array, preprocessing: Preprocessing, rng: np.random.Generator) -> Float32:
-        """The chip or its mirror image, a little lighter or darker, (3, S, S)."""
-        chip = _channels_first(_checked(features, preprocessing))
-        if rng.random() < 0.5:
-            chip = chip[:, :, ::-1]
-        gain = np.float32(rng.uniform(0.85, 1.15))
-        return np.ascontiguousarray(np.clip(chip * gain, 0.0, 255.0))
+def crop(features: Array, preprocessing: Preprocessing, rng: np.random.Generator) -> Float32:
+    """The chip or its mirror image, a little lighter or darker, (3, S, S)."""
+    chip = _channels_first(_checked(features, preprocessing))
+    if rng.random() < 0.5:
+        chip = chip[:, :, ::-1]
+    gain = np.float32(rng.uniform(0.85, 1.15))
+    return np.ascontiguousarray(np.clip(chip * gain, 0.0, 255.0))
 
 
 def choose(

@@ -47,7 +47,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     Requirement("roll_degrees", "lean", "degrees", (-180.0, 180.0), (-35.0, 35.0), "hold head and camera upright"),
     Requirement("occlusion", "covered part", "", (0.0, 0.8), (0.0, 0.6), "take away what covers the eyes or the mouth"),
 )
-"""Every measured value that has a range. The least width under ``standard`` is the bundle's, see ``Face.prepare``."""
+"""Every measured value that has a range. The least width under ``standard`` is the bundle's, see
+:func:`uvsdk.modality.face.chips.prepare`."""
 
 
 def measure(face: Detection, chip: UInt8, template: Template, reduction: float = 1.0) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
@@ -25,61 +24,55 @@ _EDGE = 0.2
 _PAGE_SIDE = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Handwriting:
-    """The modality ``handwriting``. Features are ink, float32 (S, S), 0 (paper) to 1 (the strongest ink).
+def prepare(sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTURE) -> Prepared:
+    """Decode, tell ink from paper, and reduce to the bundle's grid.
 
-    A picture that already has S x S pixels is taken as it is; any other is cropped to its ink, made square and
-    averaged down.
+    A picture that already has S x S pixels is taken as it is; any other is cropped to its ink, made square and averaged
+    down.
+
+    Beside what :func:`uvsdk.modality.image.decode` reads, a two-dimensional array of floats of any range is taken.
+
+    Raises:
+        UndecodableSampleError, SampleTooLargeError: as :func:`uvsdk.modality.image.decode`.
+        NoInkError: nothing differs from the paper.
     """
+    size = _size(bundle.manifest.preprocessing)
+    started = perf_counter()
+    page, reduction = _grey(sample, capture.limits)
+    decoded = perf_counter()
+    ink, contrast = separate(page)
+    box = bounds(ink)
+    cropped = ink if ink.shape == (size, size) else ink[box]
+    detected = perf_counter()
+    grid = reduce(cropped, size)
+    finished = perf_counter()
+    height, width = ink[box].shape
+    return Prepared(
+        features=grid,
+        quality=Quality(
+            {
+                "contrast": contrast,
+                "ink_fraction": float(grid.mean()),
+                "ink_pixels": max(height, width) * reduction,
+            }
+        ),
+        timings_s={"decode": decoded - started, "detect": detected - decoded, "features": finished - detected},
+    )
 
-    name: str = "handwriting"
-    graphs: tuple[str, ...] = ()
 
-    def prepare(self, sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTURE) -> Prepared:
-        """Decode, tell ink from paper, and reduce to the bundle's grid.
+def views(features: Array, preprocessing: Preprocessing) -> Float32:
+    """The grid as the graph takes it, (1, 1, S, S)."""
+    return _checked(features, preprocessing)[None, None]
 
-        Beside what :func:`uvsdk.modality.image.decode` reads, a two-dimensional array of floats of any range is taken.
 
-        Raises:
-            UndecodableSampleError, SampleTooLargeError: as :func:`uvsdk.modality.image.decode`.
-            NoInkError: nothing differs from the paper.
-        """
-        size = _size(bundle.manifest.preprocessing)
-        started = perf_counter()
-        page, reduction = _grey(sample, capture.limits)
-        decoded = perf_counter()
-        ink, contrast = separate(page)
-        box = bounds(ink)
-        cropped = ink if ink.shape == (size, size) else ink[box]
-        detected = perf_counter()
-        grid = reduce(cropped, size)
-        finished = perf_counter()
-        height, width = ink[box].shape
-        return Prepared(
-            features=grid,
-            quality=Quality(
-                {
-                    "contrast": contrast,
-                    "ink_fraction": float(grid.mean()),
-                    "ink_pixels": max(height, width) * reduction,
-                }
-            ),
-            timings_s={"decode": decoded - started, "detect": detected - decoded, "features": finished - detected},
-        )
-
-    def views(self, features: Array, preprocessing: Preprocessing) -> Float32:
-        """The grid as the graph takes it, (1, 1, S, S)."""
-        return _checked(features, preprocessing)[None, None]
-
-    def crop(self, features: Array, preprocessing: Preprocessing, rng: np.random.Generator) -> Float32:
-        """The grid, moved by up to half a cell, (1, S, S)."""
-        grid = _checked(features, preprocessing)
-        for axis in (0, 1):
-            shift = float(rng.uniform(-0.5, 0.5))
-            moved = np.roll(np.pad(grid, 1), 1 if shift > 0 else -1, axis=axis)[1:-1, 1:-1]
-            grid = grid * np.float32(1 - abs(shift)) + moved * np.float32(abs(shift))
-        return grid[None]
+def crop(features: Array, preprocessing: Preprocessing, rng: np.random.Generator) -> Float32:
+    """The grid, moved by up to half a cell, (1, S, S)."""
+    grid = _checked(features, preprocessing)
+    for axis in (0, 1):
+        shift = float(rng.uniform(-0.5, 0.5))
+        moved = np.roll(np.pad(grid, 1), 1 if shift > 0 else -1, axis=axis)[1:-1, 1:-1]
+        grid = grid * np.float32(1 - abs(shift)) + moved * np.float32(abs(shift))
+    return grid[None]
 
 
 def separate(page: Float32) -> tuple[Float32, float]:

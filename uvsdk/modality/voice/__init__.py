@@ -1,6 +1,38 @@
-"""Verification by voice: recordings of any container to mel frames of what was spoken."""
+"""Voice: recordings to mel frames of what was spoken.
 
-from uvsdk.modality.contract import Modality
-from uvsdk.modality.voice.frames import Voice
+Features are float32 (T, mels), one frame per hop of the speech that was found.
+"""
 
-MODALITY: Modality = Voice()
+from uvsdk.modality.contract import Graph, Modality
+from uvsdk.modality.voice import frames
+from uvsdk.modality.voice.degradation import worsen
+from uvsdk.scoring.compensation import DIRECTIONS
+from uvsdk.scoring.conditions import Condition
+
+# Five clips of about 3 s make a complete enrolment (tests/benchmarks/enrolment).
+SPEECH_S = Condition("speech_s", logarithmic=True, complete=15.0)
+# Less noise than at 30 dB changes nothing; clean recordings measure 15 to 50 dB.
+SNR_DB = Condition("snr_db", highest=30.0)
+BANDWIDTH_HZ = Condition("bandwidth_hz")
+
+MODALITY = Modality(
+    name="voice",
+    prepare=frames.prepare,
+    views=frames.views,
+    crop=frames.crop,
+    graphs={
+        "vad": Graph(
+            "speech.onnx",
+            "speech.onnx by examples/voice_activity, Apache-2.0; taught on LibriSpeech (CC BY 4.0) by Silero VAD (MIT)",
+        )
+    },
+    conditions=(SPEECH_S, SNR_DB, BANDWIDTH_HZ),
+    reported={
+        "speech_s": "Seconds of speech",
+        "snr_db": "Signal-to-noise ratio (dB)",
+        "bandwidth_hz": "Bandwidth (Hz)",
+    },
+    worsen=worsen,
+    directions=DIRECTIONS,  # noise and telephones move every voice along the same ones
+    advice="say other sentences, or add some another day",
+)

@@ -96,84 +96,79 @@ class CapturedVoice:
     modality: str = "voice"
 
 
-@dataclass(frozen=True, slots=True)
-class Voice:
-    """The modality ``voice``. Features are float32 (T, mels), one frame per hop of the speech that was found."""
+def prepare(sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTURE) -> Prepared:
+    """Decode, find the speech, and take its mel frames.
 
-    name: str = "voice"
-    graphs: tuple[str, ...] = ("vad",)
-
-    def prepare(self, sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTURE) -> Prepared:
-        """Decode, find the speech, and take its mel frames.
-
-        Raises:
-            UndecodableSampleError, SampleTooLargeError: as :func:`uvsdk.modality.voice.audio.decode`.
-            NoSpeechError: silence, or less speech than the bundle's ``minimum_speech_s``.
-        """
-        framing = Framing.read(bundle.manifest.preprocessing)
-        started = perf_counter()
-        recorded, rate = audio.decode(sample, capture.limits)
-        pcm = audio.resample(recorded, rate, framing.sample_rate)
-        level = audio.level_dbfs(pcm)
-        if level < SILENCE_DBFS:
-            raise NoSpeechError(
-                f"the recording is silent: {level:.0f} dB of full scale, need {SILENCE_DBFS:.0f}; check the microphone"
-            )
-        pcm = louder(pcm, level)
-        decoded = perf_counter()
-        power = mel.power_spectrum(pcm, framing.window, framing.hop)
-        bands = power @ mel.filter_bank(framing.sample_rate, framing.window, vad.MELS).T
-        transformed = perf_counter()
-        speech = vad.detect(bands, bundle.session("vad"))
-        duration_s = len(recorded) / rate
-        if speech.voiced_s < framing.minimum_speech_s or not speech.voiced.any():
-            raise NoSpeechError(
-                f"{speech.voiced_s:.2f} s of speech in {duration_s:.2f} s of sound, need "
-                f"{framing.minimum_speech_s:.2f} s; speak longer, or closer to the microphone"
-            )
-        measured = measure(recorded, rate, level, power, speech)
-        quality = judged(measured, capture.quality)
-        detected = perf_counter()
-        if framing.mels != vad.MELS:
-            bands = power @ mel.filter_bank(framing.sample_rate, framing.window, framing.mels).T
-        features = scaled(bands[speech.kept], framing)
-        finished = perf_counter()
-        return Prepared(
-            features=features,
-            quality=quality,
-            timings_s={
-                "decode": decoded - started,
-                "detect": detected - transformed,
-                "features": finished - detected + transformed - decoded,
-            },
-            captured=CapturedVoice(recorded, rate, pcm, speech),
-            review=partial(with_speakers, quality, policy=capture.quality),
+    Raises:
+        UndecodableSampleError, SampleTooLargeError: as :func:`uvsdk.modality.voice.audio.decode`.
+        NoSpeechError: silence, or less speech than the bundle's ``minimum_speech_s``.
+    """
+    framing = Framing.read(bundle.manifest.preprocessing)
+    started = perf_counter()
+    recorded, rate = audio.decode(sample, capture.limits)
+    pcm = audio.resample(recorded, rate, framing.sample_rate)
+    level = audio.level_dbfs(pcm)
+    if level < SILENCE_DBFS:
+        raise NoSpeechError(
+            f"the recording is silent: {level:.0f} dB of full scale, need {SILENCE_DBFS:.0f}; check the microphone"
         )
+    pcm = louder(pcm, level)
+    decoded = perf_counter()
+    power = mel.power_spectrum(pcm, framing.window, framing.hop)
+    bands = power @ mel.filter_bank(framing.sample_rate, framing.window, vad.MELS).T
+    transformed = perf_counter()
+    speech = vad.detect(bands, bundle.session("vad"))
+    duration_s = len(recorded) / rate
+    if speech.voiced_s < framing.minimum_speech_s or not speech.voiced.any():
+        raise NoSpeechError(
+            f"{speech.voiced_s:.2f} s of speech in {duration_s:.2f} s of sound, need "
+            f"{framing.minimum_speech_s:.2f} s; speak longer, or closer to the microphone"
+        )
+    measured = measure(recorded, rate, level, power, speech)
+    quality = judged(measured, capture.quality)
+    detected = perf_counter()
+    if framing.mels != vad.MELS:
+        bands = power @ mel.filter_bank(framing.sample_rate, framing.window, framing.mels).T
+    features = scaled(bands[speech.kept], framing)
+    finished = perf_counter()
+    return Prepared(
+        features=features,
+        quality=quality,
+        timings_s={
+            "decode": decoded - started,
+            "detect": detected - transformed,
+            "features": finished - detected + transformed - decoded,
+        },
+        captured=CapturedVoice(recorded, rate, pcm, speech),
+        review=partial(with_speakers, quality, policy=capture.quality),
+    )
 
-    def views(self, features: Array, preprocessing: Preprocessing) -> Float32:
-        """Windows ``view_hop_frames`` apart that cover every frame, (n, view_frames, mels); the last lies at the end.
 
-        Speech shorter than a window is made to fill one, see :func:`fill`.
-        """
-        framing = Framing.read(preprocessing)
-        rows = _checked(features, framing)
-        width, count = framing.view_frames, len(rows)
-        if count <= width:
-            return fill(rows, framing)[None]
-        starts = list(range(0, count - width + 1, framing.view_hop_frames))
-        if starts[-1] + width < count:
-            starts.append(count - width)
-        return np.stack([rows[start : start + width] for start in starts])
+def views(features: Array, preprocessing: Preprocessing) -> Float32:
+    """Windows ``view_hop_frames`` apart that cover every frame, (n, view_frames, mels); the last lies at the end.
 
-    def crop(self, features: Array, preprocessing: Preprocessing, rng: np.random.Generator) -> Float32:
-        """A window from a random place, (view_frames, mels); speech shorter than a window is made to fill one."""
-        framing = Framing.read(preprocessing)
-        rows = _checked(features, framing)
-        width, count = framing.view_frames, len(rows)
-        if count <= width:
-            return fill(rows, framing)
-        start = int(rng.integers(0, count - width + 1))
-        return rows[start : start + width]
+    Speech shorter than a window is made to fill one, see :func:`fill`.
+    """
+    framing = Framing.read(preprocessing)
+    rows = _checked(features, framing)
+    width, count = framing.view_frames, len(rows)
+    if count <= width:
+        return fill(rows, framing)[None]
+    starts = list(range(0, count - width + 1, framing.view_hop_frames))
+    if starts[-1] + width < count:
+        starts.append(count - width)
+    return np.stack([rows[start : start + width] for start in starts])
+
+
+def crop(features: Array, preprocessing: Preprocessing, rng: np.random.Generator) -> Float32:
+    """A window from a random place, (view_frames, mels); speech shorter than a window is made to fill one."""
+    framing = Framing.read(preprocessing)
+    rows = _checked(features, framing)
+    width, count = framing.view_frames, len(rows)
+    if count <= width:
+        return fill(rows, framing)
+    start = int(rng.integers(0, count - width + 1))
+    return rows[start : start + width]
 
 
 def fill(rows: Float32, framing: Framing) -> Float32:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from uvsdk import modality
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle.external_data import external_tensors
 from uvsdk.bundle.manifest import Parameter
-from uvsdk.errors import BundleError, TrainingUnavailableError, UnknownNameError, WeightsError
+from uvsdk.errors import BundleError, TrainingUnavailableError, WeightsError
 from uvsdk.training import weights
 
 try:
@@ -18,16 +19,6 @@ try:
     from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 except ImportError as error:
     raise TrainingUnavailableError("making a bundle needs onnx: pip install 'uvsdk[train]'") from error
-
-# Which detector each modality's bundle carries: name of the graph -> name of the weights.
-AUXILIARY = {
-    "voice": {},
-    "face": {"detector": "yunet"},
-    "handwriting": {},
-}
-SPEECH_SOURCE = (
-    "speech.onnx by examples/voice_activity, Apache-2.0; taught on LibriSpeech (CC BY 4.0) by Silero VAD (MIT)"
-)
 
 
 def parse(graph: bytes, source: str) -> ModelProto:
@@ -52,24 +43,22 @@ def serialise(model: ModelProto) -> bytes:
     return written
 
 
-def auxiliary(modality: str, *, download: bool = False) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """The detectors a bundle of ``modality`` carries, and where they come from.
+def auxiliary(kind: str, *, download: bool = False) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """The graphs beside its own that a bundle of the modality ``kind`` carries, and where they come from.
 
     Raises:
         UnknownNameError: no such modality.
         WeightsNotFoundError: a detector is nowhere to be found.
     """
-    if modality not in AUXILIARY:
-        raise UnknownNameError(f"no modality {modality!r}; there are {', '.join(AUXILIARY)}")
-    wanted = AUXILIARY[modality]
-    graphs = {graph: weights.find(name, download=download).read_bytes() for graph, name in wanted.items()}
-    if "detector" in graphs:
-        graphs["detector"] = with_any_image_size(graphs["detector"])
-    sources = tuple(weights.CATALOGUE[name].source for name in wanted.values())
-    if modality == "voice":
-        graphs["vad"] = (importlib.resources.files("uvsdk") / "data" / "speech.onnx").read_bytes()
-        sources = (*sources, SPEECH_SOURCE)
-    return graphs, sources
+    graphs, sources = {}, []
+    for name, graph in modality.get(kind).graphs.items():
+        if graph.file.endswith(".onnx"):
+            graphs[name] = (importlib.resources.files(f"{modality.__name__}.{kind}") / graph.file).read_bytes()
+        else:
+            found = weights.find(graph.file, download=download).read_bytes()
+            graphs[name] = _MADE[graph.file](found) if graph.file in _MADE else found
+        sources.append(graph.source or weights.CATALOGUE[graph.file].source)
+    return graphs, tuple(sources)
 
 
 def with_any_image_size(graph: bytes) -> bytes:
@@ -158,3 +147,7 @@ def _point_into(tensor: TensorProto, location: str, offset: int, length: int) ->
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
         entry = tensor.external_data.add()
         entry.key, entry.value = key, value
+
+
+# What a file of the catalogue becomes in a bundle, where it does not go in as it is.
+_MADE = {"yunet": with_any_image_size}

@@ -1,7 +1,7 @@
-"""Copies of a sample as worse conditions would have given it, so that a calibration sees those conditions too.
+"""Copies of a recording as worse conditions would have given it, so that a calibration sees those conditions too.
 
-A recording is cut short, sent through a telephone's 8 kHz, or mixed with noise; a photo is taken from further away, or
-out of focus. What the copies really are is measured afterwards, as it is for any sample.
+It is cut short, sent through a telephone's 8 kHz, or mixed with noise. What the copies really are is measured
+afterwards, as it is for any sample.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Final, Literal
 
 import numpy as np
 import soxr
-from PIL import Image, ImageFilter
 
 from uvsdk.arrays import Float32, Float64
-from uvsdk.modality import Captured, Sample
-from uvsdk.modality.face.chips import CapturedFace
+from uvsdk.modality.contract import Captured
+from uvsdk.modality.sample import Sample
 from uvsdk.modality.voice.frames import CapturedVoice
 
 Noise = Literal["white", "pink", "babble"]
@@ -41,19 +40,6 @@ class Recording:
     noise: Noise = "white"
 
 
-@dataclass(frozen=True, slots=True)
-class Photo:
-    """How a photo is made worse; what is ``None`` stays.
-
-    Args:
-        face_pixels: width to which the face is brought by shrinking the photo; a smaller face stays as it is.
-        blur: standard deviation of a Gaussian blur, as a share of the face's width.
-    """
-
-    face_pixels: float | None = None
-    blur: float | None = None
-
-
 RECORDINGS: Final[Mapping[str, Recording]] = {
     "3 s": Recording(speech_s=3.0),
     "1.5 s": Recording(speech_s=1.5),
@@ -67,48 +53,23 @@ RECORDINGS: Final[Mapping[str, Recording]] = {
 }
 """What ``uvsdk calibrate`` makes of every recording."""
 
-PHOTOS: Final[Mapping[str, Photo]] = {
-    "64 pixels": Photo(face_pixels=64.0),
-    "40 pixels": Photo(face_pixels=40.0),
-    "blurred": Photo(blur=0.02),
-    "64 pixels, blurred": Photo(face_pixels=64.0, blur=0.015),
-}
-"""What ``uvsdk calibrate`` makes of every photo."""
 
-
-def copies(
+def worsen(
     captured: Captured | None,
     measured: Mapping[str, float],
     rng: np.random.Generator,
     *,
     others: Sequence[Captured | None] = (),
 ) -> dict[str, Sample]:
-    """The worse copies of one sample by name; none where the modality has no such conditions.
-
-    A copy that would be the sample itself (already that short, already from a telephone, nobody else to babble) is
-    left out.
-
-    Args:
-        captured: the decoded sample.
-        measured: its :attr:`uvsdk.scoring.Quality.measured`.
-        rng: chooses places and makes noise.
-        others: recordings of other people, who are the babble.
-    """
+    """See :class:`uvsdk.modality.contract.Worsen`; ``others`` are the babble."""
+    assert isinstance(captured, CapturedVoice)
+    voices = [item.recorded for item in others if isinstance(item, CapturedVoice) and item.rate == captured.rate]
+    share = measured["speech_s"] / max(measured["duration_s"], 1e-9)
     found: dict[str, Sample] = {}
-    if isinstance(captured, CapturedVoice):
-        voices = [item.recorded for item in others if isinstance(item, CapturedVoice) and item.rate == captured.rate]
-        share = measured["speech_s"] / max(measured["duration_s"], 1e-9)
-        for name, recording in RECORDINGS.items():
-            pcm, rate = worse_recording(
-                captured.recorded, captured.rate, recording, share=share, rng=rng, voices=voices
-            )
-            if pcm is not captured.recorded:
-                found[name] = (pcm, rate)
-    elif isinstance(captured, CapturedFace):
-        for name, photo in PHOTOS.items():
-            worse = worse_photo(captured.photo, captured.face.pixels, photo)
-            if worse is not captured.photo:
-                found[name] = worse
+    for name, recording in RECORDINGS.items():
+        pcm, rate = worse_recording(captured.recorded, captured.rate, recording, share=share, rng=rng, voices=voices)
+        if pcm is not captured.recorded:
+            found[name] = (pcm, rate)
     return found
 
 
@@ -179,36 +140,4 @@ def mixed(pcm: Float32, sound: Float64, snr_db: float) -> Float32:
     return np.asarray(np.clip(pcm + scale * sound, -1.0, 1.0), np.float32)
 
 
-def worse_photo(photo: Image.Image, face_pixels: float, worse: Photo) -> Image.Image:
-    """Blurred, then shrunk; ``photo`` itself where nothing changes.
-
-    Args:
-        photo: upright RGB.
-        face_pixels: width of the face in it.
-        worse: what to do.
-    """
-    made = photo
-    if worse.blur is not None:
-        made = made.filter(ImageFilter.GaussianBlur(worse.blur * face_pixels))
-    if worse.face_pixels is not None and worse.face_pixels < 0.95 * face_pixels:
-        factor = worse.face_pixels / face_pixels
-        size = max(1, round(photo.width * factor)), max(1, round(photo.height * factor))
-        made = made.resize(size, Image.Resampling.LANCZOS)
-    elif worse.face_pixels is not None:
-        return photo
-    return made
-
-
-__all__ = [
-    "PHOTOS",
-    "RECORDINGS",
-    "Noise",
-    "Photo",
-    "Recording",
-    "babble",
-    "copies",
-    "hiss",
-    "mixed",
-    "worse_photo",
-    "worse_recording",
-]
+__all__ = ["RECORDINGS", "Noise", "Recording", "babble", "hiss", "mixed", "worse_recording", "worsen"]
