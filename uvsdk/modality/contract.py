@@ -176,6 +176,18 @@ class Modality:
         advice: what makes the next sample of an enrolment differ from those before, in words for the person.
         classifier: ``module:name`` of the presentation attack detector that runs a bundle's graph ``presentation``,
             see :func:`uvsdk.presentation.carried.carried`; empty where there is none.
+
+    >>> def prepare(sample, bundle, *, capture=None):
+    ...     values = np.array(sample.split(), np.float32)
+    ...     return Prepared(values, Quality({"length": float(np.linalg.norm(values))}), {})
+    >>> numbers = Modality(
+    ...     name="numbers",
+    ...     prepare=prepare,
+    ...     views=lambda features, preprocessing: features[None],
+    ...     crop=lambda features, preprocessing, rng: features,
+    ... )
+    >>> numbers.prepare(b"3 0 4", None).quality.measured
+    {'length': 5.0}
     """
 
     name: str
