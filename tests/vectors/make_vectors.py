@@ -25,6 +25,7 @@ from tests.vectors.annotate import annotated
 from uvsdk.enrolment.ageing import History
 from uvsdk.federation import algorithms, messages
 from uvsdk.federation.messages import TrainingConfig
+from uvsdk.modality.voice import SNR_DB
 from uvsdk.presentation import recollection, spoken_digits
 from uvsdk.presentation.challenge import Challenge
 from uvsdk.presentation.fingerprint import FacePrint, VoicePrint
@@ -184,7 +185,7 @@ CALIBRATION = Calibration(
         compensation=Compensation(np.array([0.0, 0.0, 0.25], np.float32), np.array([[1.0, 0.0, 0.0]], np.float32)),
         top=2,
         surroundings=Surroundings(
-            ("snr_db",), low=np.array([5.0]), high=np.array([30.0]), mean=np.array([20.0]), spread=np.array([4.0])
+            (SNR_DB,), low=np.array([5.0]), high=np.array([30.0]), mean=np.array([20.0]), spread=np.array([4.0])
         ),
         location=np.array([0.0, 0.5, 0.25, -0.125]),
         log_scale=np.array([0.0, 0.0, 0.0, 0.5]),

@@ -17,6 +17,7 @@ from tests.vectors.annotate import body
 from uvsdk.federation import messages
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.federation.statements import Statement, Validity, sign_statement
+from uvsdk.modality.voice import SNR_DB
 from uvsdk.presentation.challenge import Challenge
 from uvsdk.presentation.recollection import Recollection
 from uvsdk.presentation.spoken_digits import SpokenDigitTemplates
@@ -68,7 +69,9 @@ def test_what_a_method_sends_and_keeps(name: str) -> None:
 def test_what_is_read_as_an_object_of_its_own() -> None:
     assert Challenge.from_bytes(read("records/Challenge.bin")) == made.CHALLENGE
     measured = read("records/Calibration.bin")  # all of it decides under AS-norm, so all of it is in the digest
-    assert record.from_bytes(measured).digest == hashlib.sha256(b"uvsdk calibration 1\n" + measured).hexdigest()
+    assert (
+        record.from_bytes(measured, [SNR_DB]).digest == hashlib.sha256(b"uvsdk calibration 1\n" + measured).hexdigest()
+    )
     seen = Recollection.from_bytes(read("records/Recollection.bin"), made.TEMPLATE_KEY)
     assert (seen.key, seen.capacity) == (made.RECOLLECTION.key, made.RECOLLECTION.capacity)
     assert [item.bits.tolist() for item in seen.voices] == [item.bits.tolist() for item in made.RECOLLECTION.voices]
