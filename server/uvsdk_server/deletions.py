@@ -123,7 +123,7 @@ class Deletions:
         training, files = self._rounds.training, self._keys.files
         async with self._rounds.state_lock:
             former_key = files.state_key_id
-            known = user in training.algorithm.users(training.state)
+            known = user in training.method.server.users(training.state)
             async with self._database.read() as connection:
                 former = next((row for row in await _pending(connection) if self._user_of(row) == user), None)
                 known = known or await ledger.is_known(connection, user)

@@ -19,13 +19,13 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-import numpy as np
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from uvsdk.bundle import Bundle
 from uvsdk.errors import SealError, UpdateRejectedError, UvsdkError
-from uvsdk.federation import clipping, streams
-from uvsdk.federation.aggregation import weight_share
+from uvsdk.federation import clipping
 from uvsdk.federation.messages import Admission, UpdateHead
+from uvsdk.federation.round import Result, ServerState, Update, admit, select
 from uvsdk.federation.strategy import Contribution
 from uvsdk.records.codec import Scalar, unpack
 from uvsdk_server import aggregation, observer
@@ -122,7 +122,7 @@ class Driver:
         assert deployment is not None
         finished = deployment.committed_rounds >= config.rounds
         await self._rounds.board.post(Notice(finished=finished))
-        size = min(eligible, config.cohort_size or eligible)
+        size = config.cohort(eligible)
         early = not deployment.started and admitted < self._settings.start_after_users
         if finished or early or size < config.quorum(size):
             return None
@@ -163,11 +163,14 @@ class Driver:
             try:
                 admissions = [self._admission(item) for item in pending]
                 state, refused = await asyncio.to_thread(
-                    self._training.admit,
+                    admit,
+                    self._training.method,
+                    self._training.state,
                     admissions,
-                    streams.server_stream(seed, streams.ADMIT),
+                    seed=seed,
                     start=not deployment.started,
                     anew=frozenset(item.user for item in pending if item.anew),
+                    refusal=Exception,  # whatever one device sent must not stop the rounds of the others
                 )
             except Exception as error:  # noqa: BLE001 - an algorithm is a plug-in
                 await self._give_up(row, error)
@@ -177,11 +180,7 @@ class Driver:
                 for item in pending:
                     await ledger.settle_admission(connection, item, accepted=item.user not in refused)
                 await ledger.keep_state(connection, blob, started=True)
-                members = _draw(
-                    await ledger.eligible_devices(connection, settled=True),
-                    config.cohort_size,
-                    streams.server_stream(seed, streams.COHORT),
-                )
+                members = select(await ledger.eligible_devices(connection, settled=True), config, seed=seed)
                 quorum = config.quorum(len(members))
                 if len(members) < quorum:
                     await self._abort(connection, row, f"{len(members)} devices to choose from, need {quorum}")
@@ -240,28 +239,26 @@ class Driver:
                 eligible = await ledger.eligible_devices(connection, settled=True)
             assert deployment is not None
             try:
-                result = await asyncio.to_thread(aggregation.aggregate, self._job(row, receipts, eligible))
+                result = await self._result(row, receipts, eligible)
             except OSError:
                 raise  # the disk's trouble passes, and the uploads lie there still
             except Exception as error:  # noqa: BLE001 - an algorithm is a plug-in
                 await self._give_up(row, error, accepted=len(receipts))
             else:
-                await self._commit(row, result, receipts)
+                await self._commit(row, result, len(receipts))
                 self._drafts.settle()
                 self._blobs.remove(deployment.algorithm_blob, deployment.optimiser_blob)
                 self._metrics.aggregation_seconds.observe(time.perf_counter() - start)
         await self._clean()
 
-    async def _commit(self, row: ledger.AnyRow, result: aggregation.Result, receipts: Sequence[ledger.Receipt]) -> None:
-        accepted = len(receipts)
-        median = clipping.round_median([receipt.norm for receipt in receipts], self._training.clip_norm(row))
-        outcome = await asyncio.to_thread(self._store, result, median)
+    async def _commit(self, row: ledger.AnyRow, result: Result, accepted: int) -> None:
+        bundle, outcome = await asyncio.to_thread(self._store, result)
         await self._rounds.observer.reached(observer.RESULT_STORED)
         async with self._database.write() as connection:
             await ledger.commit_round(connection, row.round_id, outcome, accepted, self._rounds.clock())
         await self._rounds.observer.reached(observer.ROUND_COMMITTED)
-        self._training.state, self._training.optimiser = result.state, result.optimiser
-        self._models.adopt(result.bundle, row.round_id)
+        self._training.state, self._training.optimiser = result.state.algorithm, result.state.optimiser
+        self._models.adopt(bundle, row.round_id)
         self._metrics.rounds.labels("committed").inc()
         self._metrics.class_cosine.set(self._training.mean_offdiagonal_cosine())
         self._log.info("round committed", round_id=row.round_id, accepted=accepted, model=outcome.model_version[:12])
@@ -283,36 +280,23 @@ class Driver:
         self._metrics.rounds.labels("aborted").inc()
         self._log.warning("round aborted", round_id=row.round_id, reason=reason)
 
-    def _job(
+    async def _result(
         self, row: ledger.AnyRow, receipts: Sequence[ledger.Receipt], eligible: Sequence[ledger.AnyRow]
-    ) -> aggregation.Job:
+    ) -> Result:
         private_key = self._keys.hpke(row.server_key_id)
         if private_key is None or len(receipts) < row.quorum:
             raise UpdateRejectedError(f"{len(receipts)} updates that can be opened, need {row.quorum}")
-        loop = asyncio.get_running_loop()
-
-        def halfway() -> None:
-            asyncio.run_coroutine_threadsafe(self._rounds.observer.reached(observer.AGGREGATION_HALFWAY), loop).result()
-
         training = self._training
-        return aggregation.Job(
-            config=training.config,
-            algorithm=training.algorithm,
-            settings=training.settings,
-            private_key=private_key,
-            uploads=tuple(self._upload(receipt) for receipt in receipts),
-            bundle=self._models.current,
-            state=training.state,
-            optimiser=training.optimiser,
-            seed=int(row.seed),
-            share=weight_share(
-                [item.samples for item in receipts],
-                # Nobody is settled where all who took part joined anew meanwhile.
-                [item.samples for item in eligible or receipts],
-                training.config,
-            ),
+        return await asyncio.to_thread(
+            aggregation.aggregate,
+            training.method,
+            ServerState(self._models.current.theta, training.optimiser, training.state),
+            [self._upload(receipt) for receipt in receipts],
+            private_key,
             clip_norm=training.clip_norm(row),
-            halfway=halfway,
+            # Nobody is settled where all who took part joined anew meanwhile.
+            everybody=[item.samples for item in eligible or receipts],
+            seed=int(row.seed),
         )
 
     def _upload(self, receipt: ledger.Receipt) -> aggregation.Upload:
@@ -324,21 +308,23 @@ class Driver:
                 receipt.head_sealed, f"head/{receipt.round_id}/{receipt.device_id}"
             ),
         )
-        payload = unpack(self._training.algorithm.payload, head.payload)
+        payload = unpack(self._training.method.server.payload, head.payload)
         contribution = Contribution(receipt.user, receipt.samples, payload)
-        return aggregation.Upload(self._blobs.path(receipt.blob), receipt.norm, contribution)
+        return aggregation.Upload(self._blobs.path(receipt.blob), Update(contribution, receipt.norm))
 
     def _admission(self, row: ledger.AnyRow) -> Admission:
         return unpack(Admission, self._keys.files.user(row.user).open(row.admission_sealed, f"admission/{row.user}"))
 
-    def _store(self, result: aggregation.Result, median: float | None) -> ledger.Outcome:
-        return ledger.Outcome(
-            model_version=result.bundle.version,
-            theta_blob=self._drafts.write_array(result.bundle.theta),
-            algorithm_blob=self._drafts.write(self._training.seal_state(result.state)),
-            optimiser_blob=self._drafts.write(self._training.seal_optimiser(result.optimiser)),
-            norm_median=median,
+    def _store(self, result: Result) -> tuple[Bundle, ledger.Outcome]:
+        bundle = self._models.current.with_theta(result.state.theta)
+        outcome = ledger.Outcome(
+            model_version=bundle.version,
+            theta_blob=self._drafts.write_array(bundle.theta),
+            algorithm_blob=self._drafts.write(self._training.seal_state(result.state.algorithm)),
+            optimiser_blob=self._drafts.write(self._training.seal_optimiser(result.state.optimiser)),
+            norm_median=result.norm_median,
         )
+        return bundle, outcome
 
     def _report(self) -> None:
         """Log what the algorithm says of this training, where it says something new."""
@@ -386,10 +372,3 @@ def _after_aborts_s(aborts: int) -> float:
     [0.0, 1.0, 2.0, 4.0, 60.0]
     """
     return min(_AFTER_ABORTS_S, _AFTER_ABORT_S * 2.0 ** min(aborts - 1, 30)) if aborts else 0.0
-
-
-def _draw(devices: Sequence[ledger.AnyRow], size: int, rng: np.random.Generator) -> Sequence[ledger.AnyRow]:
-    if not size or size >= len(devices):
-        return devices
-    chosen = sorted(rng.choice(len(devices), size, replace=False).tolist())
-    return [devices[index] for index in chosen]

@@ -8,7 +8,6 @@ UPLOAD_STORED: Final = "upload-stored"
 UPLOAD_RECORDED: Final = "upload-recorded"
 UPLOAD_ANSWERED: Final = "upload-answered"
 AGGREGATION_STARTED: Final = "aggregation-started"
-AGGREGATION_HALFWAY: Final = "aggregation-halfway"
 RESULT_STORED: Final = "result-stored"
 ROUND_COMMITTED: Final = "round-committed"
 
@@ -17,7 +16,6 @@ POINTS: Final = (
     UPLOAD_RECORDED,
     UPLOAD_ANSWERED,
     AGGREGATION_STARTED,
-    AGGREGATION_HALFWAY,
     RESULT_STORED,
     ROUND_COMMITTED,
 )

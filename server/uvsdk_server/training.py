@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from uvsdk.errors import SettingsError, UnknownNameError, UpdateRejectedError
 from uvsdk.federation import algorithms, clipping, optimisers, streams
 from uvsdk.federation.classes.matrix import mean_offdiagonal_cosine
 from uvsdk.federation.messages import Admission, Invitation, OptimiserState, RoundHeader, Task, TrainingConfig
+from uvsdk.federation.round import Method, accept, assign, invite
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
 from uvsdk.privacy.sealing import Binding, new_nonce, seal
 from uvsdk.records.codec import Scalar, pack, unpack
@@ -48,11 +49,9 @@ class Training:
         parameters that training started from.
         """
         self.config = config
-        self.algorithm = algorithms.server(config.algorithm)
-        self.request = algorithms.request(config.algorithm)
-        self.settings = algorithms.settings(config.algorithm, config.algorithm_settings)
+        self.method = Method.of(config)
         self.parameters = parameters
-        self.state: Any = self.algorithm.empty(dimension, self.settings)
+        self.state: Any = self.method.server.empty(dimension, self.method.settings)
         self.optimiser: OptimiserState = optimisers.initial(parameters, config)
         self.start_norm = start_norm
         self._seed = seed
@@ -61,11 +60,11 @@ class Training:
     @property
     def needs(self) -> tuple[str, ...]:
         """What an admission holds, sorted words of :mod:`uvsdk.federation.strategy`; it may hold nothing else."""
-        return tuple(sorted(self.algorithm.needs(self.settings)))
+        return tuple(sorted(self.method.server.needs(self.method.settings)))
 
     def restore(self, state: bytes, optimiser: bytes) -> None:
         """Take up what :meth:`seal_state` and :meth:`seal_optimiser` wrote."""
-        self.state = unpack(self.algorithm.state, self._keys.open_state(state))
+        self.state = unpack(self.method.server.state, self._keys.open_state(state))
         self._keys.adopt_state(state)
         restored = unpack(OptimiserState, self._keys.at_rest.open(optimiser, _OPTIMISER))
         fresh = self.optimiser
@@ -86,29 +85,6 @@ class Training:
     def round_seed(self, round_id: int) -> str:
         """The seed of one round, decimal: a function of the deployment's seed and the round's number."""
         return str(streams.round_seed(self._seed, round_id))
-
-    def admit(
-        self,
-        admissions: Sequence[Admission],
-        rng: np.random.Generator,
-        *,
-        start: bool,
-        anew: Collection[str] = (),
-    ) -> tuple[object, frozenset[str]]:
-        """The state with those who joined, and those the algorithm refused; ``start`` draws the first vectors.
-
-        Of the users in ``anew`` nothing is kept that the state holds already: it was somebody else's.
-        """
-        state, refused = self.state, set()
-        for admission in admissions:
-            former = self.algorithm.remove(state, admission.user) if admission.user in anew else state
-            try:
-                state = self.algorithm.admit(former, admission, self.settings, rng)
-            except Exception:  # noqa: BLE001 - whatever one device sent, it must not stop the rounds of the others
-                refused.add(admission.user)
-        if start:
-            state = self.algorithm.start(state, self.settings, rng)
-        return state, frozenset(refused)
 
     def check_admission(self, admission: Admission) -> None:
         """Raise ``UpdateRejectedError`` unless the algorithm takes that admission; the state stays as it is.
@@ -139,19 +115,19 @@ class Training:
             raise UpdateRejectedError(
                 f"instances have shape {admission.instances.shape}, expected rows of {_HASH_BYTES} bytes"
             )
-        self.algorithm.admit(self.state, admission, self.settings, np.random.default_rng(0))
+        self.method.server.admit(self.state, admission, self.method.settings, np.random.default_rng(0))
 
     def without(self, user: str) -> object:
         """The state without a trace of ``user``."""
-        return self.algorithm.remove(self.state, user)
+        return self.method.server.remove(self.state, user)
 
     def mean_offdiagonal_cosine(self) -> float:
         """The collapse monitor: of the class matrix as it is now, NaN where the algorithm has none."""
-        return mean_offdiagonal_cosine(self.algorithm.class_matrix(self.state)[1])
+        return mean_offdiagonal_cosine(self.method.server.class_matrix(self.state)[1])
 
     def check_payload(self, packed: bytes, user: str) -> None:
         """Raise ``WireError`` or ``UpdateRejectedError`` unless the algorithm takes that payload from ``user``."""
-        self.algorithm.check(unpack(self.algorithm.payload, packed), self.state, user, self.settings)
+        accept(self.method, self.state, user, packed)
 
     def header(self, row: AnyRow, keys: KeyRing) -> RoundHeader:
         """What devices are told of a round that collects."""
@@ -181,9 +157,9 @@ class Training:
     def invitation(self, device: Device, header: RoundHeader, keys: KeyRing) -> bytes:
         """What one device may choose from, sealed to it and signed by the server. Raises :class:`Problem` 403, 409."""
         self._check_admitted(device)
-        if self.request is None:
+        body = invite(self.method, self.state, device.user)
+        if body is None:
             raise Problem("nothing-to-request", "in this deployment a device chooses nothing; fetch its task")
-        body = pack(self.request.invite(self.state, device.user, self.settings))
         invitation = Invitation(header.round_id, header.algorithm, body)
         return self._sealed("invitation", pack(invitation), device, header, keys)
 
@@ -204,16 +180,14 @@ class Training:
             WireError: the request is none of this algorithm's.
         """
         self._check_admitted(device)
-        if self.request is None and request is not None:
+        if self.method.request is None and request is not None:
             raise Problem("nothing-to-request", "in this deployment a device chooses nothing; fetch its task")
-        if self.request is not None and request is None:
+        if self.method.request is not None and request is None:
             raise Problem("request-needed", "in this deployment a device says what it asks for; fetch invitation")
-        asked = None if self.request is None or request is None else unpack(self.request.request, request)
-        rng = streams.server_stream(int(row.seed), streams.TASK, device.user)
         try:
-            body = pack(self.algorithm.task(self.state, device.user, asked, self.settings, rng))
+            body = assign(self.method, self.state, device.user, request=request, seed=int(row.seed))
         except (UpdateRejectedError, UnknownNameError) as error:
-            if asked is None:
+            if request is None:
                 raise Problem("not-selected", str(error)) from error
             # The algorithm's own words may name what was asked for.
             raise Problem("unknown-request", "something that was asked for is not offered in this round") from error
@@ -223,7 +197,7 @@ class Training:
 
     def check_verifies(self) -> None:
         """Raise :class:`Problem` 403 where nobody may be verified here."""
-        if not self.algorithm.verifies_on_server:
+        if not self.method.server.verifies_on_server:
             raise Problem(
                 "edge-only",
                 f"under {self.config.algorithm} no template leaves its device, so nobody is verified here; "
@@ -232,14 +206,14 @@ class Training:
 
     def report(self) -> dict[str, Scalar]:
         """What the algorithm tells the operator of this training; ``None`` for a number that is not finite."""
-        told = self.algorithm.report(self.state, self.settings)
+        told = self.method.server.report(self.state, self.method.settings)
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in told.items()
         }
 
     def _check_admitted(self, device: Device) -> None:
-        if device.user not in self.algorithm.users(self.state):
+        if device.user not in self.method.server.users(self.state):
             raise Problem("not-selected", "that user is not among those admitted; send an admission first")
 
     @staticmethod

@@ -6,10 +6,16 @@ import argparse
 import contextlib
 import os
 import signal
+import sqlite3
+import sys
+from contextlib import closing
 from pathlib import Path
 
-from uvsdk_server import Settings, create_app
+from uvsdk_server import Settings, create_app, observer
 from uvsdk_server.commands import Server
+
+AGGREGATION_HALFWAY = "aggregation-halfway"
+"""Half of the uploads are in the sum. No observer is told of it: :class:`HalfwayKiller` watches the files."""
 
 
 class Killer:
@@ -24,6 +30,27 @@ class Killer:
             self._left -= 1
             if self._left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
+
+
+class HalfwayKiller:
+    """Kills this process in the middle of its first aggregation: as the upload in the middle of the sum is opened."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+
+    async def reached(self, point: str) -> None:
+        if point != observer.AGGREGATION_STARTED:
+            return
+        query = "SELECT blob FROM uploads WHERE blob IS NOT NULL ORDER BY user, device_id"
+        with closing(sqlite3.connect(self._data / "server.sqlite3")) as database:
+            blobs = [str(name) for (name,) in database.execute(query)]
+        middle = blobs[len(blobs) // 2]
+
+        def watch(event: str, arguments: tuple[object, ...]) -> None:
+            if event == "open" and str(arguments[0]).endswith(middle):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(watch)
 
 
 class Filler:
@@ -61,8 +88,12 @@ def main() -> None:
     settings = Settings.model_validate(
         {"data": arguments.data, "model": arguments.model, "training": arguments.training, "port": 0, **extra}
     )
-    killer, filler = Killer(arguments.kill_at, arguments.kill_times), Filler(arguments.fill_at, arguments.data)
-    app = create_app(settings, observer=filler if arguments.fill_at else killer)
+    watcher: observer.Observer = Killer(arguments.kill_at, arguments.kill_times)
+    if arguments.kill_at == AGGREGATION_HALFWAY:
+        watcher = HalfwayKiller(arguments.data)
+    elif arguments.fill_at:
+        watcher = Filler(arguments.fill_at, arguments.data)
+    app = create_app(settings, observer=watcher)
     Server(app, host=settings.host, port=settings.port).run()
 
 

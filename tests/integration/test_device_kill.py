@@ -13,6 +13,7 @@ import pytest
 from tests.integration.harness import CONFIG, KillableServer
 from tests.integration.numpy_devices import federation_of, make_store, pages, token_of
 from tests.integration.outcome import Outcome, outcome
+from tests.integration.serve import AGGREGATION_HALFWAY
 from uvsdk import enroll
 from uvsdk.bundle import shipped
 from uvsdk_device import RoundReport
@@ -71,7 +72,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     [
         (observer.UPLOAD_STORED, 1),
         (observer.UPLOAD_RECORDED, PEOPLE),  # the last of the round: stored, and no device hears of it
-        (observer.AGGREGATION_HALFWAY, 1),
+        (AGGREGATION_HALFWAY, 1),
         (observer.ROUND_COMMITTED, ROUNDS),  # the last of all
     ],
 )

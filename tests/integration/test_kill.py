@@ -14,6 +14,7 @@ import pytest
 from tests.integration import harness
 from tests.integration.harness import CONFIG, KillableServer, SyntheticDevice
 from tests.integration.outcome import Outcome, outcome
+from tests.integration.serve import AGGREGATION_HALFWAY
 from uvsdk_server import observer
 
 ROUNDS, DEVICES = 2, 5
@@ -72,7 +73,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return result
 
 
-@pytest.mark.parametrize("point", observer.POINTS)
+@pytest.mark.parametrize("point", [*observer.POINTS, AGGREGATION_HALFWAY])
 def test_a_killed_server_ends_with_the_same_model(point: str, tmp_path: Path, undisturbed: Outcome) -> None:
     # the third upload, or the first aggregation
     fleet = Fleet(tmp_path, kill_at=point, kill_times=3 if point.startswith("upload") else 1)

@@ -406,7 +406,7 @@ def test_several_labels_an_instance_end_to_end(name: str) -> None:
         records = simulation.run()
         found.append(simulation.theta)
         assert all(math.isfinite(record.loss) for record in records)
-        report = simulation.algorithm.report(simulation.state, simulation.settings)
+        report = simulation.method.server.report(simulation.state, simulation.method.settings)
         assert (report["instances"], report["correlated_pairs"]) == (40, 1)  # 8 in common; 2 are too few
     np.testing.assert_array_equal(found[0], found[1])
     if name == "fedalc_fixed":

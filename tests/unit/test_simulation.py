@@ -141,7 +141,7 @@ def test_a_loop_gives_the_bits_that_real_devices_and_the_server_give() -> None:
     made = Simulation(of, backbones.get("digits-cnn").random(), Prepared(pages, manifest), Engine(batching="loop"))
     theta = made.theta
     made.run()
-    half, settings = algorithms.server("fedaws"), made.settings
+    half, settings = made.method.server, made.method.settings
     fresh = Simulation(of, backbones.get("digits-cnn").random(), Prepared(pages, manifest))
     fresh._admit(streams.round_seed(9, 1))
     deltas = []

@@ -114,8 +114,7 @@ def _run(arguments: argparse.Namespace) -> int:
         before = evaluate(simulation, people, reader)
         if arguments.resume:
             path = arguments.output / CHECKPOINT
-            simulation = Simulation.restore(path, trunk, population, engine=engine, workers=workers)
-            simulation.config = config
+            simulation = Simulation.restore(path, trunk, population, engine=engine, workers=workers, config=config)
         _train(simulation, arguments, replace(setup, config=config))
     after = evaluate(simulation, people, reader)
     print(_table(before, after))

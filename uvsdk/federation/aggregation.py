@@ -25,6 +25,7 @@ _BLOCK = 1 << 16
 numpy's cost of a call is small beside them."""
 
 _NONE = np.empty(0, np.float32)
+_ROUNDING = 1e-9
 
 
 class DeltaSource(Protocol):
@@ -129,6 +130,11 @@ def weighted_mean(sources: Sequence[DeltaSource], weights: Float64, parameters: 
     if any(next(chunks, None) is not None for chunks, _ in weighted):
         raise UpdateRejectedError(f"an update holds more numbers than the model's {parameters}")
     return mean
+
+
+def renormalise(total: Float32, weight: float) -> Float32:
+    """The mean of those who are left, float32 (P,): ``total`` of their deltas, whose weights sum to ``weight``."""
+    return total if abs(weight - 1.0) < _ROUNDING else total / np.float32(weight)
 
 
 def _add_chunks(

@@ -144,6 +144,10 @@ class TrainingConfig:
         """SHA-256 of the canonical JSON, hexadecimal: what a device approves."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
+    def cohort(self, devices: int) -> int:
+        """How many of ``devices`` are selected for a round."""
+        return min(devices, self.cohort_size or devices)
+
     def quorum(self, cohort: int) -> int:
         """Fewest updates that make a round of ``cohort`` devices (SPEC 1.5)."""
         return self.min_clients or max(3, -(-cohort // 2))

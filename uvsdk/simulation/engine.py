@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,21 @@ from torch import nn
 
 from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import SettingsError, UpdateRejectedError, WireError
-from uvsdk.federation import aggregation, algorithms, clipping, optimisers, streams
+from uvsdk.federation import aggregation, clipping, optimisers, streams
 from uvsdk.federation.classes.matrix import mean_offdiagonal_cosine
 from uvsdk.federation.messages import Admission, OptimiserState, TrainingConfig
+from uvsdk.federation.round import (
+    Method,
+    ServerState,
+    Update,
+    accept,
+    admit,
+    assign,
+    choose,
+    commit,
+    invite,
+    select,
+)
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON, Contribution, Memory
 from uvsdk.records import codec
 from uvsdk.simulation import checkpoint, large, stacked
@@ -30,7 +42,6 @@ from uvsdk.training import backbones
 
 MODEL_VERSION = "simulation"
 _ABORTS = 20
-_ROUNDING = 1e-9
 _CHUNK_BYTES = 256 << 20
 # Numbers held at once for each number of a view (activations and their gradients), and for each parameter.
 _ACTIVATIONS, _COPIES = 64, 5
@@ -62,15 +73,14 @@ class Simulation:
         workers: Workers | None = None,
     ) -> None:
         self.config = config
+        self.method = Method.of(config)
         self.trunk = trunk
         self.population = population
         self.engine = engine or Engine()
-        self.algorithm = algorithms.server(config.algorithm)
-        self.settings = algorithms.settings(config.algorithm, config.algorithm_settings)
         self.theta: Float32 = backbones.flatten(trunk)
         self.optimiser: OptimiserState = optimisers.initial(len(self.theta), config)
         self.dimension = int(population.samples(population.users[0]).embed(trunk.eval(), [0]).shape[1])
-        self.state: Any = self.algorithm.empty(self.dimension, self.settings)
+        self.state: Any = self.method.server.empty(self.dimension, self.method.settings)
         self.started = False
         self.seed = secrets.randbits(63) if config.seed is None else config.seed
         self.round_id = 0
@@ -80,9 +90,8 @@ class Simulation:
         self.memories: dict[str, Memory] = {}
         self.refused: frozenset[str] = frozenset()
         self._workers = workers or InProcess(trunk, self.engine.threads)
-        self._request = algorithms.request(config.algorithm)
         self._batching = self._first_batching()
-        size = min(config.cohort_size or len(population.users), len(population.users))
+        size = config.cohort(len(population.users))
         if size < config.quorum(size):
             raise SettingsError(
                 f"a round of {size} devices is below the quorum of {config.quorum(size)}; add devices, or set "
@@ -91,7 +100,7 @@ class Simulation:
 
     def class_matrix(self) -> tuple[tuple[str, ...], Float64]:
         """(classes, W) with unit rows; none before the first round, or where the algorithm has none."""
-        return self.algorithm.class_matrix(self.state)
+        return self.method.server.class_matrix(self.state)
 
     def run(
         self, rounds: int | None = None, on_round: Callable[[RoundRecord], None] | None = None
@@ -146,12 +155,16 @@ class Simulation:
         *,
         engine: Engine | None = None,
         workers: Workers | None = None,
+        config: TrainingConfig | None = None,
     ) -> Simulation:
         """Go on where :meth:`save` left off: the same rounds, bit for bit, under the same engine.
 
         Args:
             trunk: of the same architecture; its values are replaced.
             population: the same devices.
+            engine: how to compute.
+            workers: where chunks of devices are trained.
+            config: the checkpoint's for ``None``; another one may have more rounds.
 
         Raises:
             SettingsError: no such file, or a population of other devices.
@@ -160,17 +173,18 @@ class Simulation:
         """
         kept = checkpoint.read(path)
         backbones.unflatten(trunk, kept.theta)
-        simulation = cls(TrainingConfig.from_json(kept.config), trunk, population, engine, workers=workers)
+        config = config or TrainingConfig.from_json(kept.config)
+        simulation = cls(config, trunk, population, engine, workers=workers)
         simulation.seed = int(kept.seed)
         simulation.round_id, simulation.committed, simulation.started = kept.round_id, kept.committed, kept.started
         simulation.refused = frozenset(kept.refused)
         simulation.start_norm, simulation.medians = kept.start_norm, kept.medians.tolist()
         simulation.optimiser = kept.optimiser
-        simulation.state = codec.unpack(simulation.algorithm.state, kept.state)
+        simulation.state = codec.unpack(simulation.method.server.state, kept.state)
         simulation.memories = {item.user: item.memory for item in kept.memories}
         if simulation.engine.batching == "auto":
             simulation._batching = kept.batching
-        known = set(simulation.algorithm.users(simulation.state)) | simulation.refused
+        known = set(simulation.method.server.users(simulation.state)) | simulation.refused
         if kept.started and known != set(population.users):
             raise SettingsError(
                 f"the checkpoint is of {len(known)} devices, {len(known & set(population.users))} of the "
@@ -185,7 +199,7 @@ class Simulation:
         seed = streams.round_seed(self.seed, round_id)
         if not self.started:
             self._admit(seed)
-        cohort = self._cohort(seed)
+        cohort = select(self._eligible(), self.config, seed=seed)
         present = self._present(cohort, seed)
         quorum = self.config.quorum(len(cohort))
         sent: list[Sent] = []
@@ -205,24 +219,19 @@ class Simulation:
 
     def _admit(self, seed: int) -> None:
         """Admit every device, then draw the first vectors: what a server does before its first round."""
-        rng = streams.server_stream(seed, streams.ADMIT)
-        needs = self.algorithm.needs(self.settings)
-        refused: dict[str, str] = {}
         self._load()
-        state = self.state
-        for user in self.population.users:
-            try:
-                state = self.algorithm.admit(state, self._admission(user, needs), self.settings, rng)
-            except UpdateRejectedError as error:
-                refused[user] = str(error)
+        state, refused = admit(self.method, self.state, self._admissions(), seed=seed, start=True)
         left = len(self.population.users) - len(refused)
-        if left < self.config.quorum(min(left, self.config.cohort_size or left)):
+        if left < self.config.quorum(self.config.cohort(left)):
             raise SettingsError(
                 f"{self.config.algorithm} refused {len(refused)} of {len(self.population.users)} devices, too few are "
                 f"left for a round; the first reason: {next(iter(refused.values()))}"
             )
-        self.state = self.algorithm.start(state, self.settings, rng)
-        self.refused, self.started = frozenset(refused), True
+        self.state, self.refused, self.started = state, frozenset(refused), True
+
+    def _admissions(self) -> Iterator[Admission]:
+        needs = self.method.server.needs(self.method.settings)
+        return (self._admission(user, needs) for user in self.population.users)
 
     def _admission(self, user: str, needs: frozenset[str]) -> Admission:
         samples, identity = self.population.samples(user), self.population.identity(user)
@@ -240,13 +249,8 @@ class Simulation:
             classes=identity.classes,
         )
 
-    def _cohort(self, seed: int) -> tuple[str, ...]:
-        users = [user for user in self.population.users if user not in self.refused]
-        size = self.config.cohort_size
-        if not size or size >= len(users):
-            return tuple(users)
-        rng = streams.server_stream(seed, streams.COHORT)
-        return tuple(users[place] for place in sorted(rng.choice(len(users), size, replace=False).tolist()))
+    def _eligible(self) -> tuple[str, ...]:
+        return tuple(user for user in self.population.users if user not in self.refused)
 
     def _present(self, cohort: Sequence[str], seed: int) -> tuple[str, ...]:
         if not self.engine.failure_rate:
@@ -305,54 +309,47 @@ class Simulation:
         """Hand one device its task; where its algorithm lets it choose, it is asked first."""
         rng = streams.device_stream(self.seed, user, round_id)
         secret = SeededSecret(self.seed, user, round_id)
-        memory, wish = self.memories.get(user, {}), None
-        if self._request is not None:
-            invitation = codec.pack(self._request.invite(self.state, user, self.settings))
-            offered = codec.unpack(self._request.invitation, invitation)
+        memory, request = self.memories.get(user, {}), None
+        invitation = invite(self.method, self.state, user)
+        if invitation is not None:
             draws = streams.request_stream(self.seed, user, round_id)
-            wish, memory = self._request.choose(offered, memory, self.settings, draws, secret)
-            wish = codec.unpack(self._request.request, codec.pack(wish))
-        stream = streams.server_stream(seed, streams.TASK, user)
-        task = codec.pack(self.algorithm.task(self.state, user, wish, self.settings, stream))
+            request, memory = choose(self.method, invitation, memory, rng=draws, secret=secret)
+        task = assign(self.method, self.state, user, request=request, seed=seed)
         control = self.optimiser.control if self.config.control_variates else None
         samples = self.population.samples(user)
-        clip_norm = clipping.announced_norm(self.start_norm, self.medians, self.config)
-        return Part(user, self.config, self.theta, task, memory, control, samples, rng, secret, weight, clip_norm)
+        return Part(user, self.config, self.theta, task, memory, control, samples, rng, secret, weight, self._clip_norm)
+
+    @property
+    def _clip_norm(self) -> float:
+        return clipping.announced_norm(self.start_norm, self.medians, self.config)
 
     def _is_accepted(self, sent: Sent) -> bool:
         try:
-            payload = codec.unpack(self.algorithm.payload, sent.payload)
-            self.algorithm.check(payload, self.state, sent.user, self.settings)
+            accept(self.method, self.state, sent.user, sent.payload)
         except (UpdateRejectedError, WireError):
             return False
         return True
 
-    def _weight_share(self, sent: Sequence[Sent]) -> float:
-        """What part of all weight took part; 1 where only SCAFFOLD, which is off, would ask."""
-        if not self.config.control_variates:
-            return 1.0
-        there = [user for user in self.population.users if user not in self.refused]
-        everybody = [len(self.population.samples(user)) for user in there]
-        return aggregation.weight_share([item.samples for item in sent], everybody, self.config)
-
     def _commit(self, sent: Sequence[Sent], total: Float32, seed: int) -> None:
-        """The server's part: optimiser, the algorithm's step; then devices keep their memories."""
-        share = float(sum(item.weight for item in sent))
-        mean = total if abs(share - 1.0) < _ROUNDING else total / np.float32(share)
-        part = self._weight_share(sent)
-        theta, optimiser = optimisers.step(self.theta, mean, self.optimiser, self.config, share=part)
-        contributions = tuple(
-            Contribution(item.user, item.samples, codec.unpack(self.algorithm.payload, item.payload)) for item in sent
+        """The server's part; then devices keep their memories."""
+        kind = self.method.server.payload
+        result = commit(
+            self.method,
+            ServerState(self.theta, self.optimiser, self.state),
+            aggregation.renormalise(total, float(sum(item.weight for item in sent))),
+            [
+                Update(Contribution(item.user, item.samples, codec.unpack(kind, item.payload)), item.norm)
+                for item in sent
+            ],
+            clip_norm=self._clip_norm,
+            everybody=(len(self.population.samples(user)) for user in self._eligible()),
+            seed=seed,
         )
-        rng = streams.server_stream(seed, streams.STEP)
-        state = self.algorithm.step(self.state, contributions, self.settings, rng)
-        self.state, self.theta, self.optimiser = state, theta, optimiser
+        self.theta, self.optimiser, self.state = result.state.theta, result.state.optimiser, result.state.algorithm
         self.memories.update({item.user: item.memory for item in sent if item.memory or item.user in self.memories})
         self.committed += 1
-        clip_norm = clipping.announced_norm(self.start_norm, self.medians, self.config)
-        median = clipping.round_median([item.norm for item in sent], clip_norm)
-        if median is not None:
-            self.medians = [*self.medians, median][-clipping.ROUNDS :]
+        if result.norm_median is not None:
+            self.medians = [*self.medians, result.norm_median][-clipping.ROUNDS :]
         self._load()
 
     def _load(self) -> None:

@@ -114,8 +114,8 @@ async def get_training(served: Served) -> TrainingAnswer:
         config_digest=training.config.digest(),
         committed_rounds=row.committed_rounds,
         rounds=training.config.rounds,
-        users=len(training.algorithm.users(training.state)),
-        verifies_on_server=training.algorithm.verifies_on_server,
+        users=len(training.method.server.users(training.state)),
+        verifies_on_server=training.method.server.verifies_on_server,
         mean_offdiagonal_cosine=cosine if math.isfinite(cosine) else None,
         report=training.report(),
     )
