@@ -250,34 +250,29 @@ def _field(kind: str, name: str, hint: Any) -> _Declared:
     named: set[str] = set()
     plain: set[type] = set()
     listed: set[type] = set()
-    record: set[type] = set()
-    records: set[type] = set()
     for option in _options(hint):
         origin, arguments = typing.get_origin(option) or option, typing.get_args(option)
         values = _options(arguments[1]) if origin in (dict, Mapping) and len(arguments) == 2 else ()
-        listing = origin is tuple and len(arguments) == 2 and arguments[1] is ...
+        item: Any = arguments[0] if origin is tuple and len(arguments) == 2 and arguments[1] is ... else None
         if _is_array(option):
             dtypes |= _dtypes(option)
         elif values and arguments[0] is str and all(map(_is_array, values)):
             named = named.union(*map(_dtypes, values))
-        elif listing and arguments[0] in (str, int):
-            listed.add(arguments[0])
-        elif listing and _is_record(arguments[0]):
-            records.add(arguments[0])
-        elif option in (str, int, float, bool, bytes, type(None)):
+        elif item in (str, int) or _is_record(item):
+            listed.add(item)
+        elif option in (str, int, float, bool, bytes, type(None)) or _is_record(option):
             plain.add(option)
-        elif _is_record(option):
-            record.add(option)
         else:
             raise WireError(f"{kind}.{name} is declared as {option}, which is neither written nor read")
+    record, records = set(filter(_is_record, plain)), set(filter(_is_record, listed))
     if len(record) > 1 or len(records) > 1 or (bytes in plain and dtypes):
         raise WireError(f"{kind}.{name} is declared as {hint}: the bytes would choose which of them is read")
     return _Declared(
         str(hint),
         frozenset(dtypes),
         frozenset(named),
-        frozenset(plain),
-        frozenset(listed),
+        frozenset(plain - record),
+        frozenset(listed - records),
         record=next(iter(record), None),
         records=next(iter(records), None),
     )
