@@ -18,6 +18,7 @@ from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
 from uvsdk.privacy.sealing import Binding, new_nonce, seal
 from uvsdk.records.codec import Scalar, pack, unpack
 from uvsdk.rest.problems import Problem
+from uvsdk_server import flat_states
 from uvsdk_server.envelopes import Expected
 from uvsdk_server.keys import KeyFolder, KeyRing
 from uvsdk_server.people import Device
@@ -64,7 +65,7 @@ class Training:
 
     def restore(self, state: bytes, optimiser: bytes) -> None:
         """Take up what :meth:`seal_state` and :meth:`seal_optimiser` wrote."""
-        self.state = unpack(self.method.server.state, self._keys.open_state(state))
+        self.state = unpack(self.method.server.state, flat_states.nested(self._keys.open_state(state)))
         self._keys.adopt_state(state)
         restored = unpack(OptimiserState, self._keys.at_rest.open(optimiser, _OPTIMISER))
         fresh = self.optimiser

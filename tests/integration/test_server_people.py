@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration import harness
 from tests.integration.harness import CONFIG, DIMENSION, RunningServer, SyntheticDevice, kind
-from uvsdk.federation.algorithms.fedaws.state import SpreadMatrix
+from uvsdk.federation.classes.matrix import ClassMatrix
 from uvsdk.records.codec import unpack
 from uvsdk_server.keys import KeyFolder
 
@@ -22,10 +22,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
-def class_matrix(server: RunningServer) -> SpreadMatrix:
+def class_matrix(server: RunningServer) -> ClassMatrix:
     keys = KeyFolder(server.data / "keys")
     ((name,),) = server.rows("SELECT algorithm_blob FROM deployment")
-    return unpack(SpreadMatrix, keys.open_state((server.data / "blobs" / name).read_bytes()))
+    return unpack(ClassMatrix, keys.open_state((server.data / "blobs" / name).read_bytes()))
 
 
 def test_registering_again_gives_the_same_device(server: RunningServer) -> None:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from uvsdk.arrays import Float64, Int64
 from uvsdk.errors import SettingsError
-from uvsdk.federation.algorithms.fedaws import state as kept
 from uvsdk.federation.algorithms.fedaws.payload import Payload, Settings
 from uvsdk.federation.algorithms.fedaws.server import SERVER
 from uvsdk.federation.classes import neighbours, spreadout
+from uvsdk.federation.classes.matrix import ClassMatrix
 from uvsdk.federation.classes.spreadout import Pairs, Spreadout
 from uvsdk.federation.messages import Admission
 from uvsdk.federation.strategy import Contribution
@@ -202,7 +202,7 @@ def test_fedaws_keeps_its_lists_through_rounds_storage_and_comings_and_goings() 
         state = SERVER.admit(state, Admission(f"u{number:03}", "m", 5, np.empty(0, np.float32)), options, rng)
     state = SERVER.start(state, options, rng)
 
-    def one_round(state: kept.SpreadMatrix) -> kept.SpreadMatrix:
+    def one_round(state: ClassMatrix) -> ClassMatrix:
         chosen = sorted(rng.choice(len(state.users), 30, replace=False).tolist())
         sent = tuple(
             Contribution(state.users[row], 5, Payload(state.vectors[row].astype(np.float32))) for row in chosen
@@ -211,15 +211,16 @@ def test_fedaws_keeps_its_lists_through_rounds_storage_and_comings_and_goings() 
 
     state = one_round(one_round(state))
     assert state.lists is not None
-    assert int((state.searched >= 0).sum()) > 30
+    assert int((state.lists.searched >= 0).sum()) > 30
     assert set(SERVER.report(state, options)) == {"neighbours_recall", "neighbours_searched"}
-    again = unpack(kept.SpreadMatrix, pack(state))
-    np.testing.assert_array_equal(again.members, state.members)
+    again = unpack(ClassMatrix, pack(state))
+    assert again.lists is not None
+    np.testing.assert_array_equal(again.lists.members, state.lists.members)
     state = SERVER.remove(state, "u100")
     state = SERVER.admit(state, Admission("u100a", "m", 5, np.empty(0, np.float32)), options, rng)
-    assert state.members.shape == (300, neighbours.LIST_LENGTH)
-    assert state.searched[state.row("u100a")] == -1
-    assert one_round(state).looks == 3
+    assert state.lists.members.shape == (300, neighbours.LIST_LENGTH)
+    assert state.lists.searched[state.row("u100a")] == -1
+    assert one_round(state).lists.round_id == 3
     exact = SERVER.step(state, (), Settings(initialisation="random"), rng)
     assert exact.lists is None
     assert SERVER.report(exact, Settings()) == {}

@@ -136,7 +136,7 @@ def changes(state: Columns, g: Float64, chosen: list[Int64], how: Settings) -> l
     sent, ht = [], dataclasses.replace(how, correction="ht", aggregation="auto")
     for user, places in enumerate(chosen):
         ordered = np.concatenate([[user], places[places != user]])
-        columns = local(state.vectors[ordered], 1, len(state.names), ht)
+        columns = local(state.rows.vectors[ordered], 1, len(state.names), ht)
         weights = columns.rows.requires_grad_()
         client.loss(torch.tensor(g[user][None]), torch.tensor([0]), columns, ht).backward()  # type: ignore[no-untyped-call]
         assert weights.grad is not None

@@ -35,24 +35,24 @@ def started(*held: tuple[int, ...], persons: tuple[str, ...] = (), **values: obj
         )
         state = SERVER.admit(state, admission, options, np.random.default_rng(place))
     state = SERVER.start(state, options, np.random.default_rng(9))
-    assert np.isfinite(state.vectors).all()
-    np.testing.assert_allclose(np.linalg.norm(state.vectors, axis=1), 1.0, atol=1e-9)
+    assert np.isfinite(state.rows.vectors).all()
+    np.testing.assert_allclose(np.linalg.norm(state.rows.vectors, axis=1), 1.0, atol=1e-9)
     return state, options
 
 
 def cosine(state: LabelMatrix) -> float:
-    return float(state.vectors[0] @ state.vectors[1])
+    return float(state.rows.vectors[0] @ state.rows.vectors[1])
 
 
 def test_one_class_is_kept_as_drawn_with_a_warning() -> None:
     with pytest.warns(CollapseWarning, match="second person"):
         state, _ = started((1, 2))
-    assert state.vectors.shape == (1, D)
+    assert state.rows.vectors.shape == (1, D)
 
 
 def test_nobody_at_all() -> None:
     state, _ = started()
-    assert state.users == ()
+    assert state.rows.users == ()
 
 
 def test_two_classes_stop_at_the_margin() -> None:
@@ -64,7 +64,7 @@ def test_two_classes_stop_at_the_margin() -> None:
 def test_every_other_class_counts() -> None:
     # There is no k: all pairs are in the sums. Four classes in 8 dimensions all reach a right angle.
     state, _ = started((1,), (2,), (3,), (4,), margin=1.0)
-    off = (state.vectors @ state.vectors.T)[~np.eye(4, dtype=bool)]
+    off = (state.rows.vectors @ state.rows.vectors.T)[~np.eye(4, dtype=bool)]
     assert off.max() < 1e-3
 
 
@@ -99,8 +99,8 @@ def test_a_class_unseen_for_50_rounds_keeps_its_row_as_all_do() -> None:
     later = state
     for _ in range(50):
         later = SERVER.step(later, (Contribution("a", 2, Payload()),), options, np.random.default_rng(0))
-    np.testing.assert_array_equal(later.vectors, state.vectors)
-    np.testing.assert_array_equal(later.last_round, [49, NEVER, NEVER])
+    np.testing.assert_array_equal(later.rows.vectors, state.rows.vectors)
+    np.testing.assert_array_equal(later.rows.last_round, [49, NEVER, NEVER])
 
 
 def test_a_duplicate_user_that_is_linked_becomes_one_point() -> None:
@@ -121,7 +121,7 @@ def test_one_sample_is_legal() -> None:
 def test_empty_label_sets_give_a_spread_codebook() -> None:
     state, options = started((), (), (), margin=1.0)
     assert SERVER.report(state, options)["correlated_pairs"] == 0
-    assert (state.vectors @ state.vectors.T)[~np.eye(3, dtype=bool)].max() < 1e-3
+    assert (state.rows.vectors @ state.rows.vectors.T)[~np.eye(3, dtype=bool)].max() < 1e-3
 
 
 def test_everything_shared_leaves_nothing_to_push() -> None:
@@ -135,6 +135,6 @@ def test_the_round_of_someone_who_left_meanwhile() -> None:
     state, options = started((1, 2), (2, 3), (4,))
     left = SERVER.remove(state, "b")
     after = SERVER.step(left, (Contribution("b", 2, Payload()),), options, np.random.default_rng(0))
-    assert after.users == ("a", "c")
+    assert after.rows.users == ("a", "c")
     with pytest.raises(UpdateRejectedError):
         SERVER.check(Payload(), after, "b", options)

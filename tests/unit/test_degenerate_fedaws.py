@@ -13,25 +13,24 @@ from uvsdk.arrays import Float64
 from uvsdk.errors import UpdateRejectedError
 from uvsdk.federation.algorithms.fedaws.payload import Payload, Settings
 from uvsdk.federation.algorithms.fedaws.server import SERVER
-from uvsdk.federation.algorithms.fedaws.state import SpreadMatrix
-from uvsdk.federation.classes.matrix import NEVER
+from uvsdk.federation.classes.matrix import NEVER, ClassMatrix
 from uvsdk.federation.classes.spreadout import CollapseWarning
 from uvsdk.federation.messages import Admission, TrainingConfig
 from uvsdk.federation.strategy import Contribution
 
 
-def matrix(rows: Float64) -> SpreadMatrix:
+def matrix(rows: Float64) -> ClassMatrix:
     """A started state with these rows, users a, b, c, ..."""
     count = len(rows)
     users = tuple(chr(ord("a") + place) for place in range(count))
-    return SpreadMatrix(users, rows, np.zeros_like(rows), np.full(count, 5), np.full(count, NEVER), started=True)
+    return ClassMatrix(users, rows, np.zeros_like(rows), np.full(count, 5), np.full(count, NEVER), started=True)
 
 
 def sent(user: str, row: Float64, samples: int = 5) -> Contribution[Payload]:
     return Contribution(user, samples, Payload(np.asarray(row, np.float32)))
 
 
-def step(state: SpreadMatrix, *items: Contribution[Payload], settings: Settings, times: int = 1) -> SpreadMatrix:
+def step(state: ClassMatrix, *items: Contribution[Payload], settings: Settings, times: int = 1) -> ClassMatrix:
     rng = np.random.default_rng(0)
     for _ in range(times):
         state = SERVER.step(state, items, settings, rng)
@@ -40,7 +39,7 @@ def step(state: SpreadMatrix, *items: Contribution[Payload], settings: Settings,
     return state
 
 
-def degrees_between(state: SpreadMatrix) -> float:
+def degrees_between(state: ClassMatrix) -> float:
     return math.degrees(math.acos(np.clip(state.vectors[0] @ state.vectors[1], -1, 1)))
 
 

@@ -71,13 +71,13 @@ def one(values: list[float]) -> torch.Tensor:
 def step(state: Columns, *items: Contribution[Payload], settings: Settings = LAB, times: int = 1) -> Columns:
     for _ in range(times):
         state = SERVER.step(state, items, settings, seeded())
-        assert np.isfinite(state.vectors).all()
-        np.testing.assert_allclose(np.linalg.norm(state.vectors, axis=1), 1.0, atol=1e-9)
+        assert np.isfinite(state.rows.vectors).all()
+        np.testing.assert_allclose(np.linalg.norm(state.rows.vectors, axis=1), 1.0, atol=1e-9)
     return state
 
 
 def with_vectors(state: Columns, vectors: Float64) -> Columns:
-    return dataclasses.replace(state, vectors=vectors)
+    return dataclasses.replace(state, rows=dataclasses.replace(state.rows, vectors=vectors))
 
 
 def test_one_class_is_an_error_unless_there_are_anchors() -> None:
@@ -141,15 +141,15 @@ def test_a_change_that_is_no_change_or_no_number(spoil: float) -> None:
         with pytest.raises(UpdateRejectedError, match="NaN"):
             SERVER.check(payload, state, "a", LAB)
     after = step(state, Contribution("a", 5, payload))
-    np.testing.assert_allclose(after.vectors, state.vectors, atol=1e-12)
+    np.testing.assert_allclose(after.rows.vectors, state.rows.vectors, atol=1e-12)
 
 
 def test_a_change_that_brings_a_column_to_zero_keeps_it() -> None:
     state = with_vectors(people(2), np.array([[1.0, 0, 0], [0, 1.0, 0]]))
     payload = Payload(np.sort(state.ids[:1]), np.array([[-1, 0, 0]], np.float32))
     after = step(state, Contribution("a", 5, payload))
-    np.testing.assert_array_equal(after.vectors, state.vectors)
-    assert after.refused == 1
+    np.testing.assert_array_equal(after.rows.vectors, state.rows.vectors)
+    assert after.rows.refused == 1
 
 
 def test_an_antipodal_pair_has_a_logit_of_minus_the_scale() -> None:
@@ -168,18 +168,18 @@ def test_all_but_one_drop_out_aborts() -> None:
     assert config.quorum(5) == 3  # one update of five is below it, so no step is made
     state = people(5)
     after = step(state)  # and a step without any contribution moves nothing
-    np.testing.assert_array_equal(after.vectors, state.vectors)
+    np.testing.assert_array_equal(after.rows.vectors, state.rows.vectors)
 
 
 def test_a_class_unseen_for_fifty_rounds_stays_without_stale_momentum() -> None:
     state = with_vectors(people(3), np.eye(3))
     first = Payload(np.sort(state.ids[:1]), np.array([[0, 0.2, 0]], np.float32))
     state = step(state, Contribution("a", 5, first))
-    there = state.vectors[0]
+    there = state.rows.vectors[0]
     other = Payload(np.sort(state.ids[1:2]), np.array([[0, 0, 0.01]], np.float32))
     after = step(state, Contribution("b", 5, other), times=50)
-    np.testing.assert_array_equal(after.vectors[0], there)
-    assert after.last_round.tolist() == [0, 50, -1]
+    np.testing.assert_array_equal(after.rows.vectors[0], there)
+    assert after.rows.last_round.tolist() == [0, 50, -1]
 
 
 def test_one_class_on_two_clients_is_fine() -> None:
@@ -192,10 +192,10 @@ def test_one_class_on_two_clients_is_fine() -> None:
     changes = np.array([[0.1, 0, 0]], np.float32)
     items = [Contribution(user, 5, Payload(x, changes)) for user in "ab"]
     both, single = step(state, *items), step(state, Contribution("a", 5, Payload(x, changes)))
-    np.testing.assert_allclose(both.vectors, single.vectors, atol=1e-12)  # the mean of two equal changes
+    np.testing.assert_allclose(both.rows.vectors, single.rows.vectors, atol=1e-12)  # the mean of two equal changes
     assert SERVER.remove(state, "a").names == ("x", "z")
     twice = step(state, *(Contribution("a", 5, Payload(x, changes)) for _ in range(2)))  # two devices of one user
-    np.testing.assert_allclose(twice.vectors, single.vectors, atol=1e-12)
+    np.testing.assert_allclose(twice.rows.vectors, single.rows.vectors, atol=1e-12)
 
 
 def test_one_sample_is_fine() -> None:

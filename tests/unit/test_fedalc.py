@@ -62,28 +62,29 @@ RANDOM = Settings(initialisation="random")
 
 def test_counts_follow_who_is_there() -> None:
     state = joined(SERVER, RANDOM, HELD)
-    np.testing.assert_array_equal(state.positives, [6, 7, 2, 3])
-    assert (state.instances, state.pair_rows.tolist(), state.pair_columns.tolist()) == (13, [0], [1])
-    assert state.pair_counts.tolist() == [5]
+    np.testing.assert_array_equal(state.counts.positives, [6, 7, 2, 3])
+    assert (state.counts.instances, state.counts.rows.tolist(), state.counts.columns.tolist()) == (13, [0], [1])
+    assert state.counts.together.tolist() == [5]
     later = SERVER.admit(state, admission("bb", (8, 9, 10)), RANDOM, np.random.default_rng(0))
-    assert later.users == ("a", "b", "bb", "c", "d")
-    assert later.positives.tolist() == [6, 7, 3, 2, 3]
-    pairs = list(zip(later.pair_rows.tolist(), later.pair_columns.tolist(), later.pair_counts.tolist(), strict=True))
+    assert later.rows.users == ("a", "b", "bb", "c", "d")
+    assert later.counts.positives.tolist() == [6, 7, 3, 2, 3]
+    found = later.counts
+    pairs = list(zip(found.rows.tolist(), found.columns.tolist(), found.together.tolist(), strict=True))
     assert pairs == [(0, 1, 5), (1, 2, 1), (2, 3, 2)]
     gone = SERVER.remove(later, "bb")
     assert pack(gone) == pack(state)
     without = SERVER.remove(SERVER.remove(state, "a"), "c")
-    assert (without.users, without.instances, len(without.pair_counts)) == (("b", "d"), 10, 0)
+    assert (without.rows.users, without.counts.instances, len(without.counts.together)) == (("b", "d"), 10, 0)
     assert instances(9).tobytes() not in without.hashes.tobytes()
 
 
 def test_admitted_again_the_instances_are_replaced_and_the_row_stays() -> None:
     state = joined(SERVER, RANDOM, HELD)
     again = SERVER.admit(state, admission("b", (7, 8)), RANDOM, np.random.default_rng(0))
-    assert again.users == state.users
-    np.testing.assert_array_equal(again.vectors, state.vectors)
-    assert again.positives.tolist() == [6, 2, 2, 3]
-    assert len(again.pair_counts) == 0
+    assert again.rows.users == state.rows.users
+    np.testing.assert_array_equal(again.rows.vectors, state.rows.vectors)
+    assert again.counts.positives.tolist() == [6, 2, 2, 3]
+    assert len(again.counts.together) == 0
     back = SERVER.admit(again, admission("b", HELD["b"]), RANDOM, np.random.default_rng(0))
     assert pack(back) == pack(state)
 
@@ -107,11 +108,11 @@ def test_one_person_under_two_names_is_not_pushed_apart() -> None:
         "instances": 4, "correlated_pairs": 1, "linked_pairs": 1, "equals_fedaws": False
     }  # fmt: skip
     # Started as one point, the two stay together while the others leave them.
-    same = dataclasses.replace(state, vectors=np.tile(np.eye(D)[0], (4, 1)))
+    same = dataclasses.replace(state, rows=dataclasses.replace(state.rows, vectors=np.tile(np.eye(D)[0], (4, 1))))
     rng = np.random.default_rng(0)
     for _ in range(100):
         same = SERVER.step(same, (), RANDOM, rng)
-    cosines = same.vectors @ same.vectors.T
+    cosines = same.rows.vectors @ same.rows.vectors.T
     assert cosines[0, 2] > 0.9
     assert max(cosines[0, 1], cosines[0, 3], cosines[1, 3]) < 0.1
 
@@ -175,7 +176,7 @@ def test_the_step_is_the_spreadout_under_these_weights(weights: str, adaptive: b
     counts = state.correlation(5)
     matrix = (correlation.gamma if weights == "gamma" else correlation.sigma)(counts).dense()
     # G = 2 (A + A^T) W with A_uv = a_uv max(0, nu - D_uv) [v in N_k(u)], by hand (SPEC 3.2).
-    distances = 1 - state.vectors @ state.vectors.T
+    distances = 1 - state.rows.vectors @ state.rows.vectors.T
     np.fill_diagonal(distances, np.inf)
     near, margins = np.isfinite(distances), np.full((4, 1), 1.3)
     if weights == "eq11":
@@ -185,12 +186,12 @@ def test_the_step_is_the_spreadout_under_these_weights(weights: str, adaptive: b
         if adaptive:
             margins = np.take_along_axis(distances, order[:, 2:3], axis=1)
     pull = np.where(near, matrix * np.maximum(0, margins - np.where(np.isinf(distances), 9, distances)), 0)
-    slope = 2 * (pull + pull.T) @ state.vectors
-    tangent = slope - (slope * state.vectors).sum(axis=1, keepdims=True) * state.vectors
-    expected = unit(state.vectors - 0.1 * tangent)
+    slope = 2 * (pull + pull.T) @ state.rows.vectors
+    tangent = slope - (slope * state.rows.vectors).sum(axis=1, keepdims=True) * state.rows.vectors
+    expected = unit(state.rows.vectors - 0.1 * tangent)
     moved = SERVER.step(state, (), options, np.random.default_rng(0))
-    np.testing.assert_allclose(moved.vectors, expected, atol=1e-12)
-    assert moved.rounds == 1
+    np.testing.assert_allclose(moved.rows.vectors, expected, atol=1e-12)
+    assert moved.rows.rounds == 1
 
 
 def test_classes_that_occur_together_are_pushed_less() -> None:
@@ -198,8 +199,9 @@ def test_classes_that_occur_together_are_pushed_less() -> None:
     # Three rows at 120 degrees on a cone: every pair equally near.
     angles = np.radians([0, 120, 240])
     rows = unit(np.stack([np.cos(angles), np.sin(angles), np.full(3, 2.0)], axis=1))
-    start = dataclasses.replace(state, vectors=np.pad(rows, ((0, 0), (0, D - 3))), means=np.zeros((3, D)))
-    moved = SERVER.step(start, (), RANDOM, np.random.default_rng(0)).vectors
+    cone = dataclasses.replace(state.rows, vectors=np.pad(rows, ((0, 0), (0, D - 3))), means=np.zeros((3, D)))
+    start = dataclasses.replace(state, rows=cone)
+    moved = SERVER.step(start, (), RANDOM, np.random.default_rng(0)).rows.vectors
     assert moved[0] @ moved[1] > max(moved[0] @ moved[2], moved[1] @ moved[2])
 
 
@@ -236,13 +238,13 @@ def test_without_common_instances_the_step_is_that_of_fedaws(weights: str) -> No
     for user, numbers in ALONE.items():
         other = half.admit(other, admission(user, numbers), plain, np.random.default_rng(0))
     other = half.start(other, plain, np.random.default_rng(1))
-    np.testing.assert_array_equal(state.vectors, other.vectors)
+    np.testing.assert_array_equal(state.rows.vectors, other.vectors)
     row = unit(np.arange(1.0, D + 1)).astype(np.float32)
     for _ in range(3):
         state = SERVER.step(state, (Contribution("a", 3, Payload(row)),), options, np.random.default_rng(2))
         kind = half.payload
         other = half.step(other, (Contribution("a", 3, kind(row)),), plain, np.random.default_rng(2))
-    np.testing.assert_array_equal(state.vectors, other.vectors)
+    np.testing.assert_array_equal(state.rows.vectors, other.vectors)
 
 
 def test_gamma_without_common_instances_is_hinge_with_lambda_over_c_minus_1() -> None:
@@ -250,9 +252,9 @@ def test_gamma_without_common_instances_is_hinge_with_lambda_over_c_minus_1() ->
     state = joined(SERVER, options, ALONE)
     moved = SERVER.step(state, (), options, np.random.default_rng(0))
     by_hand = spreadout.step(
-        state.vectors, dataclasses.replace(options.spreadout(), step_size=0.3 / 3), np.random.default_rng(0)
+        state.rows.vectors, dataclasses.replace(options.spreadout(), step_size=0.3 / 3), np.random.default_rng(0)
     )
-    np.testing.assert_allclose(moved.vectors, by_hand.vectors, atol=1e-12)
+    np.testing.assert_allclose(moved.rows.vectors, by_hand.vectors, atol=1e-12)
 
 
 @given(seed=st.integers(0, 2**32 - 1), margin=st.floats(1.001, 1.999))
@@ -306,11 +308,11 @@ def test_the_codebook_is_optimised_at_the_start_and_no_step_raises_it() -> None:
     drawn = joined(FIXED, dataclasses.replace(options, codebook_steps=0), HELD)
     state = joined(FIXED, options, HELD)
     target = codebook.objective(state.correlation(5), options)
-    assert target.value(state.vectors) < target.value(drawn.vectors)
-    slope = target.gradient(state.vectors)
-    tangent = slope - (slope * state.vectors).sum(axis=1, keepdims=True) * state.vectors
+    assert target.value(state.rows.vectors) < target.value(drawn.rows.vectors)
+    slope = target.gradient(state.rows.vectors)
+    tangent = slope - (slope * state.rows.vectors).sum(axis=1, keepdims=True) * state.rows.vectors
     assert np.linalg.norm(tangent, axis=1).max() < options.tolerance
-    cosines = state.vectors @ state.vectors.T
+    cosines = state.rows.vectors @ state.rows.vectors.T
     assert cosines[0, 1] > 0.1 > max(cosines[0, 2], cosines[1, 2], cosines[2, 3])
     assert pack(FIXED.start(state, options, np.random.default_rng(9))) == pack(state)
 
@@ -319,8 +321,8 @@ def test_any_step_size_converges() -> None:
     for step in (0.1, 50.0):
         state = joined(FIXED, FixedSettings(margin=1.2, step=step), HELD)
         target = codebook.objective(state.correlation(5), FixedSettings(margin=1.2))
-        slope = target.gradient(state.vectors)
-        tangent = slope - (slope * state.vectors).sum(axis=1, keepdims=True) * state.vectors
+        slope = target.gradient(state.rows.vectors)
+        tangent = slope - (slope * state.rows.vectors).sum(axis=1, keepdims=True) * state.rows.vectors
         assert np.linalg.norm(tangent, axis=1).max() < 1e-3
 
 
@@ -328,11 +330,11 @@ def test_rows_never_move_and_a_newcomer_fits_in() -> None:
     options = FixedSettings(margin=1.2)
     state = joined(FIXED, options, HELD)
     stepped = FIXED.step(state, (Contribution("a", 3, FixedPayload()),), options, np.random.default_rng(0))
-    np.testing.assert_array_equal(stepped.vectors, state.vectors)
-    assert stepped.last_round.tolist() == [0, -1, -1, -1]
+    np.testing.assert_array_equal(stepped.rows.vectors, state.rows.vectors)
+    assert stepped.rows.last_round.tolist() == [0, -1, -1, -1]
     later = FIXED.admit(stepped, admission("bb", (*HELD["d"][:3], 20, 21)), options, np.random.default_rng(0))
-    np.testing.assert_array_equal(np.delete(later.vectors, 2, axis=0), state.vectors)
-    assert (later.vectors @ later.vectors[2])[[0, 1, 3]].max() < 0.2
+    np.testing.assert_array_equal(np.delete(later.rows.vectors, 2, axis=0), state.rows.vectors)
+    assert (later.rows.vectors @ later.rows.vectors[2])[[0, 1, 3]].max() < 0.2
     assert pack(FIXED.admit(later, admission("a", HELD["a"]), options, np.random.default_rng(0))) == pack(later)
 
 
@@ -344,17 +346,17 @@ def test_the_vector_is_sent_once_and_again_only_where_it_is_missing() -> None:
     asked, memory = REQUEST.choose(invitation, {}, options, rng, bytes)
     assert asked == Request("")
     task = FIXED.task(state, "a", asked, options, rng)
-    np.testing.assert_array_equal(task.vector, state.vectors[0].astype(np.float32))
+    np.testing.assert_array_equal(task.vector, state.rows.vectors[0].astype(np.float32))
     local = FIXED_CLIENT.begin(task, memory, torch.eye, options, rng, bytes)
     payload, memory = FIXED_CLIENT.finish(local, torch.eye, options, rng, bytes)
     assert payload == FixedPayload()
     assert set(memory) == {KEPT}
     again, memory = REQUEST.choose(invitation, memory, options, rng, bytes)
-    assert again.held == digest(state.vectors[0])
+    assert again.held == digest(state.rows.vectors[0])
     nothing = FIXED.task(state, "a", again, options, rng)
     assert nothing.vector.shape == (0,)
     local = FIXED_CLIENT.begin(nothing, memory, torch.eye, options, rng, bytes)
-    np.testing.assert_array_equal(local.vector.numpy(), state.vectors[0].astype(np.float32))
+    np.testing.assert_array_equal(local.vector.numpy(), state.rows.vectors[0].astype(np.float32))
     # Another device of that user, or one set up anew, has none; one of another deployment has another.
     with pytest.raises(UpdateRejectedError, match="ask for it"):
         FIXED_CLIENT.begin(nothing, {}, torch.eye, options, rng, bytes)
@@ -367,18 +369,18 @@ def test_classes_that_always_occur_together_are_warned_of() -> None:
     held = {"a": (1, 2, 3, 4, 5), "b": (1, 2, 3, 4, 5), "c": (6, 7)}
     with pytest.warns(codebook.InseparableWarning, match="1 pairs"):
         state = joined(FIXED, FixedSettings(), held)
-    assert state.vectors[0] @ state.vectors[1] > 0.99
+    assert state.rows.vectors[0] @ state.rows.vectors[1] > 0.99
     assert FIXED.report(state, FixedSettings())["inseparable_pairs"] == 1
     # Two identities of one person are meant to be one point, and are not warned of.
     linked = joined(FIXED, FixedSettings(), {"a": (1,), "b": (2,), "c": (3,)}, persons={"a": "p", "b": "p"})
-    assert linked.vectors[0] @ linked.vectors[1] > 0.99
+    assert linked.rows.vectors[0] @ linked.rows.vectors[1] > 0.99
 
 
 def test_a_liar_cannot_tie_others_harder_than_they_are_pushed() -> None:
     # Class z claims all instances of a and of b. Only its own pairs are correlated: a and b stay apart.
     held = {"a": tuple(range(1, 7)), "b": tuple(range(11, 17)), "z": (*range(1, 7), *range(11, 17))}
     state = joined(FIXED, FixedSettings(margin=1.0), held)
-    assert state.vectors[0] @ state.vectors[1] < 0.6
+    assert state.rows.vectors[0] @ state.rows.vectors[1] < 0.6
     target = codebook.objective(state.correlation(5), FixedSettings())
     mean = correlation.sigma(state.correlation(5)).mean()
     assert target.pull.max() <= 1.0 + 1e-12

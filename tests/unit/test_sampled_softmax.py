@@ -64,10 +64,10 @@ def sent(user: str, ids: dict[str, list[float]], samples: int = 5) -> Contributi
 
 
 def with_vectors(state: Columns, **rows: list[float]) -> Columns:
-    vectors = state.vectors.copy()
+    vectors = state.rows.vectors.copy()
     for name, row in rows.items():
         vectors[state.names.index(name)] = row
-    return dataclasses.replace(state, vectors=vectors)
+    return dataclasses.replace(state, rows=dataclasses.replace(state.rows, vectors=vectors))
 
 
 # Who holds what
@@ -93,12 +93,12 @@ def test_a_class_goes_with_its_last_holder() -> None:
 
 def test_a_device_that_joins_again_holds_what_it_says_last() -> None:
     state = federation(a=("x", "y"), b=("y", "z"))
-    kept = state.vectors[state.names.index("y")]
+    kept = state.rows.vectors[state.names.index("y")]
     again = SERVER.admit(state, Admission("a", "m", 5, NONE, classes=("w", "y")), LAB, seeded())
     assert again.names == ("w", "y", "z")
     assert [again.names[place] for place in again.own("a")] == ["w", "y"]
-    np.testing.assert_array_equal(again.vectors[again.names.index("y")], kept)
-    np.testing.assert_allclose(np.linalg.norm(again.vectors, axis=1), 1)
+    np.testing.assert_array_equal(again.rows.vectors[again.names.index("y")], kept)
+    np.testing.assert_allclose(np.linalg.norm(again.rows.vectors, axis=1), 1)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_a_person_starts_from_the_mean_and_an_anchor_at_random() -> None:
     state = SERVER.admit(state, Admission("a", "m", 5, mean), settings, seeded())
     state = SERVER.start(state, settings, seeded())
     assert state.names == ("a", "anchor/000000", "anchor/000001", "anchor/000002")
-    np.testing.assert_allclose(state.vectors[0], [1, 0, 0, 0])
-    np.testing.assert_allclose(np.linalg.norm(state.vectors, axis=1), 1)
+    np.testing.assert_allclose(state.rows.vectors[0], [1, 0, 0, 0])
+    np.testing.assert_allclose(np.linalg.norm(state.rows.vectors, axis=1), 1)
     assert SERVER.class_matrix(state)[0] == ("a",)
     assert SERVER.report(state, settings)["anchors"] == 3
 
@@ -166,7 +166,7 @@ def test_a_task_is_what_was_asked_for() -> None:
     assert [int(handed.classes[place]) for place in handed.own] == [class_id("k"), class_id("l")]
     assert handed.label_space == 6
     for name, vector in zip(handed.classes.tolist(), handed.vectors, strict=True):
-        np.testing.assert_allclose(vector, state.vectors[state.ids.tolist().index(name)], atol=1e-7)
+        np.testing.assert_allclose(vector, state.rows.vectors[state.ids.tolist().index(name)], atol=1e-7)
 
 
 def test_what_is_no_fair_request_is_refused_without_saying_which_class() -> None:
@@ -274,13 +274,13 @@ def test_zero_fill_and_holders_by_hand() -> None:
         sent("user-001", {"user-001": [0, 0, 0, 0]}, samples=10),
     )
     after = SERVER.step(state, items, settings, seeded())
-    np.testing.assert_allclose(after.vectors[2], np.array([1, 0.3, 0, 0]) / math.hypot(1, 0.3))
+    np.testing.assert_allclose(after.rows.vectors[2], np.array([1, 0.3, 0, 0]) / math.hypot(1, 0.3))
     after = SERVER.step(state, items, dataclasses.replace(settings, correction="none"), seeded())
-    np.testing.assert_allclose(after.vectors[2], np.array([1, 0.4, 0, 0]) / math.hypot(1, 0.4))
+    np.testing.assert_allclose(after.rows.vectors[2], np.array([1, 0.4, 0, 0]) / math.hypot(1, 0.4))
     after = SERVER.step(
         state, items, dataclasses.replace(settings, samples_cap=1), seeded()
     )  # the default, weights 1/2
-    np.testing.assert_allclose(after.vectors[2], np.array([1, 0.2, 0, 0]) / math.hypot(1, 0.2))
+    np.testing.assert_allclose(after.rows.vectors[2], np.array([1, 0.2, 0, 0]) / math.hypot(1, 0.2))
 
 
 def test_momentum_acts_on_touched_columns_only() -> None:
@@ -292,11 +292,11 @@ def test_momentum_acts_on_touched_columns_only() -> None:
     second = SERVER.step(first, one, LAB, seeded())
     np.testing.assert_allclose(first.momentum[:, [1, 3]], [[0.1, 0], [0, 0.1]], atol=1e-8)
     np.testing.assert_allclose(second.momentum[0], [0, 0.19, 0, 0], atol=1e-7)
-    moved = first.vectors[0] + [0, 0.19, 0, 0]
-    np.testing.assert_allclose(second.vectors[0], moved / np.linalg.norm(moved), atol=1e-7)
-    np.testing.assert_array_equal(second.vectors[1], first.vectors[1])
+    moved = first.rows.vectors[0] + [0, 0.19, 0, 0]
+    np.testing.assert_allclose(second.rows.vectors[0], moved / np.linalg.norm(moved), atol=1e-7)
+    np.testing.assert_array_equal(second.rows.vectors[1], first.rows.vectors[1])
     np.testing.assert_array_equal(second.momentum[1], first.momentum[1])
-    assert second.last_round.tolist() == [1, 0]
+    assert second.rows.last_round.tolist() == [1, 0]
 
 
 def test_nobody_pushes_anothers_column_far() -> None:
@@ -304,8 +304,9 @@ def test_nobody_pushes_anothers_column_far() -> None:
     state = with_vectors(people(2), **{"user-000": [1, 0, 0, 0], "user-001": [0, 0, 1, 0]})
     item = sent("user-000", {"user-000": [0, 0.5, 0, 0], "user-001": [0, 0, 0, 2]})
     after = SERVER.step(state, (item,), settings, seeded())
-    np.testing.assert_allclose(after.vectors[0], np.array([1, 0.5, 0, 0]) / math.hypot(1, 0.5))  # the own one: as it is
-    np.testing.assert_allclose(after.vectors[1], np.array([0, 0, 1, 0.1]) / math.hypot(1, 0.1))
+    own = np.array([1, 0.5, 0, 0]) / math.hypot(1, 0.5)  # as it is
+    np.testing.assert_allclose(after.rows.vectors[0], own)
+    np.testing.assert_allclose(after.rows.vectors[1], np.array([0, 0, 1, 0.1]) / math.hypot(1, 0.1))
 
 
 def test_the_order_of_devices_does_not_matter() -> None:
@@ -317,7 +318,7 @@ def test_the_order_of_devices_does_not_matter() -> None:
         items.append(Contribution(user, int(rng.integers(1, 9)), Payload(handed.classes, deltas)))
     forwards = SERVER.step(state, tuple(items), LAB, seeded())
     backwards = SERVER.step(state, tuple(reversed(items)), LAB, seeded())
-    np.testing.assert_allclose(forwards.vectors, backwards.vectors, atol=1e-12)
+    np.testing.assert_allclose(forwards.rows.vectors, backwards.rows.vectors, atol=1e-12)
 
 
 def test_check_refuses_what_no_client_makes() -> None:
@@ -341,8 +342,8 @@ def test_check_refuses_what_no_client_makes() -> None:
     with pytest.raises(UpdateRejectedError):
         SERVER.check(good, state, "stranger", LAB)
     after = SERVER.step(state, (Contribution("user-000", 5, Payload(good.classes, spoilt["nan"])),), LAB, seeded())
-    np.testing.assert_array_equal(after.vectors, state.vectors)
-    assert after.refused == 1
+    np.testing.assert_array_equal(after.rows.vectors, state.rows.vectors)
+    assert after.rows.refused == 1
 
 
 def test_a_class_that_left_in_the_middle_of_a_round_is_passed_over() -> None:
@@ -352,8 +353,8 @@ def test_a_class_that_left_in_the_middle_of_a_round_is_passed_over() -> None:
     smaller = SERVER.remove(state, "user-001")
     after = SERVER.step(smaller, (Contribution("user-000", 5, payload),), LAB, seeded())
     assert after.names == ("user-000", "user-002")
-    assert after.refused == 0
-    assert (np.linalg.norm(after.vectors - smaller.vectors, axis=1) > 0).all()
+    assert after.rows.refused == 0
+    assert (np.linalg.norm(after.rows.vectors - smaller.rows.vectors, axis=1) > 0).all()
 
 
 def test_the_state_survives_the_codec_with_momentum_and_holdings() -> None:
@@ -490,5 +491,5 @@ def test_the_oracle_hands_out_everything_and_gives_the_full_softmax() -> None:
     oracle.check(payload, state, "b", settings)
     assert memory == {}
     again = oracle.step(state, (Contribution("b", 5, payload),), settings, seeded())
-    np.testing.assert_allclose(again.vectors, state.vectors, atol=1e-7)
+    np.testing.assert_allclose(again.rows.vectors, state.rows.vectors, atol=1e-7)
     assert server.vectors_at(again, np.array([0])).dtype == np.float32

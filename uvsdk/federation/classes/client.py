@@ -15,21 +15,8 @@ from torch import Tensor
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import UpdateRejectedError
+from uvsdk.federation.classes.matrix import HingeSettings
 from uvsdk.federation.strategy import ClientAlgorithm, Embed, Memory, Secret
-
-
-class PositiveSettings(Protocol):
-    """Settings of an algorithm that uses the positive hinge."""
-
-    @property
-    def margin_positive(self) -> float:
-        """tau_p, a cosine."""
-        ...
-
-    @property
-    def vector_rate(self) -> float:
-        """Learning rate of the class vector as a multiple of the trunk's; 0 freezes it."""
-        ...
 
 
 class VectorTask(Protocol):
@@ -65,23 +52,23 @@ def own_vector(vector: Float32) -> OwnVector:
     return OwnVector(torch.tensor(np.array(vector)))  # a copy: what came off the wire is read-only
 
 
-def parameters(local: OwnVector, settings: PositiveSettings) -> tuple[Tensor, ...]:
+def parameters(local: OwnVector, settings: HingeSettings) -> tuple[Tensor, ...]:
     """The class vector, or nothing where it is frozen."""
     return (local.vector,) if settings.vector_rate > 0 else ()
 
 
-def rate(settings: PositiveSettings) -> float:
+def rate(settings: HingeSettings) -> float:
     """The class vector's learning rate as a multiple of the trunk's."""
     return settings.vector_rate
 
 
-def loss(embeddings: Tensor, classes: Tensor, local: OwnVector, settings: PositiveSettings) -> Tensor:
+def loss(embeddings: Tensor, classes: Tensor, local: OwnVector, settings: HingeSettings) -> Tensor:
     """Mean over the batch of max(0, tau_p - s)^2, a scalar; ``embeddings`` are unit rows (B, d)."""
     shortfall = torch.relu(settings.margin_positive - embeddings @ local.vector)
     return (shortfall * shortfall).mean()
 
 
-def constrain(local: OwnVector, settings: PositiveSettings) -> None:
+def constrain(local: OwnVector, settings: HingeSettings) -> None:
     """Put the class vector back on the sphere, in place."""
     if settings.vector_rate > 0:
         with torch.no_grad():
@@ -95,7 +82,7 @@ def trained_vector(local: OwnVector) -> Float32:
     return result
 
 
-SomeSettings = TypeVar("SomeSettings", bound=PositiveSettings)
+SomeSettings = TypeVar("SomeSettings", bound=HingeSettings)
 SomeTask = TypeVar("SomeTask", bound=VectorTask)
 SomePayload = TypeVar("SomePayload")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from uvsdk.arrays import Float64, Int64, UInt8
+from uvsdk.arrays import Int64, UInt8
 from uvsdk.errors import SettingsError, UpdateRejectedError
 from uvsdk.federation.classes import correlation, matrix
 from uvsdk.federation.classes.correlation import Correlation
@@ -33,43 +32,32 @@ def _no_users() -> Int64:
     return np.zeros(1, np.int64)
 
 
-def _none() -> Int64:
-    return np.empty(0, np.int64)
-
-
 @dataclass(frozen=True, slots=True)
-class LabelMatrix(ClassMatrix):
+class LabelMatrix:
     """Rows, and the instances that each user holds.
 
     Args:
+        rows: of the users.
         hashes: uint8 (n, 32), keyed hashes of samples, user after user, sorted and distinct within each.
         pointers: int64 (C + 1,), where each user's begin.
         persons: of each user the keyed hash that links identities of one person; empty for no link.
-        positives: int64 (C,), N_u; these and the next are those of :class:`Correlation`, empty before the start.
-        pair_rows: int64 (P,).
-        pair_columns: int64 (P,).
-        pair_counts: int64 (P,), N_uv.
-        instances: n_all.
+        counts: of the label sets, nothing before the start.
     """
 
+    rows: ClassMatrix
     hashes: UInt8 = field(default_factory=_no_hashes)
     pointers: Int64 = field(default_factory=_no_users)
     persons: tuple[str, ...] = ()
-    positives: Int64 = field(default_factory=_none)
-    pair_rows: Int64 = field(default_factory=_none)
-    pair_columns: Int64 = field(default_factory=_none)
-    pair_counts: Int64 = field(default_factory=_none)
-    instances: int = 0
+    counts: Correlation = field(default_factory=Correlation)
 
     def __post_init__(self) -> None:
-        ClassMatrix.__post_init__(self)  # super() does not work in a dataclass with slots on Python 3.11
-        count = len(self.users)
+        count = len(self.rows.users)
         if len(self.persons) != count or self.pointers.shape != (count + 1,):
             raise ValueError(f"{count} users, {len(self.persons)} persons and pointers {self.pointers.shape}")
         if self.hashes.shape != (int(self.pointers[-1]), _HASH_BYTES):
             raise ValueError(f"hashes of shape {self.hashes.shape}, the pointers end at {int(self.pointers[-1])}")
-        if self.started and self.positives.shape != (count,):
-            raise ValueError(f"{count} users and counts of shape {self.positives.shape}")
+        if self.rows.started and self.counts.positives.shape != (count,):
+            raise ValueError(f"{count} users and counts of shape {self.counts.positives.shape}")
 
     def correlation(self, smallest: int) -> Correlation:
         """The counts, without pairs of fewer than ``smallest`` common instances; links of a person always stay.
@@ -77,11 +65,10 @@ class LabelMatrix(ClassMatrix):
         Raises:
             ValueError: before the start nothing has been counted.
         """
-        if not self.started:
+        if not self.rows.started:
             raise ValueError("label sets are counted at the start of training; start the algorithm first")
-        counts = Correlation(self.positives, self.pair_rows, self.pair_columns, self.pair_counts, self.instances)
         groups = _groups(self.persons)
-        return counts.frequent(smallest, kept=groups[counts.rows] == groups[counts.columns])
+        return self.counts.frequent(smallest, kept=groups[self.counts.rows] == groups[self.counts.columns])
 
     def linked(self, counts: Correlation) -> int:
         """How many of the pairs of ``counts`` are two identities of one person."""
@@ -114,8 +101,7 @@ def needs(settings: LabelSettings) -> frozenset[str]:
 
 def empty(dimension: int, settings: LabelSettings) -> LabelMatrix:
     """No users yet, d = ``dimension``."""
-    rows = matrix.empty(dimension, settings)
-    return LabelMatrix(rows.users, rows.vectors, rows.means, rows.samples, rows.last_round)
+    return LabelMatrix(matrix.empty(dimension, settings))
 
 
 def admit(state: LabelMatrix, admission: Admission, settings: LabelSettings, rng: np.random.Generator) -> LabelMatrix:
@@ -127,57 +113,40 @@ def admit(state: LabelMatrix, admission: Admission, settings: LabelSettings, rng
         UpdateRejectedError: as there, or instances that are not hashes, or more of them than samples.
     """
     instances = _checked(admission, settings)
-    rows = matrix.admit(_rows(state), admission, settings, rng)
-    again = admission.user in state.users
+    rows = matrix.admit(state.rows, admission, settings, rng)
+    again = admission.user in state.rows.users
     index = rows.users.index(admission.user)
     first = int(state.pointers[index])
     last = int(state.pointers[index + 1]) if again else first
     lengths = np.diff(state.pointers)
     lengths = np.delete(lengths, index) if again else lengths
-    joined = _joined(
+    return _counted(
         rows,
         hashes=np.concatenate([state.hashes[:first], instances, state.hashes[last:]]),
         lengths=np.insert(lengths, index, len(instances)),
         persons=(*state.persons[:index], admission.person, *state.persons[index + again :]),
     )
-    return counted(joined) if joined.started else joined
 
 
 def remove(state: LabelMatrix, user: str) -> LabelMatrix:
     """``state`` without any row, instance or count of ``user``; unchanged where there is no such user."""
-    if user not in state.users:
+    if user not in state.rows.users:
         return state
-    index = state.users.index(user)
-    left = _joined(
-        matrix.remove(_rows(state), user),
+    index = state.rows.users.index(user)
+    return _counted(
+        matrix.remove(state.rows, user),
         hashes=np.delete(state.hashes, np.arange(state.pointers[index], state.pointers[index + 1]), axis=0),
         lengths=np.delete(np.diff(state.pointers), index),
         persons=state.persons[:index] + state.persons[index + 1 :],
     )
-    return counted(left) if left.started else left
 
 
 def start(state: LabelMatrix, settings: LabelSettings, rng: np.random.Generator) -> LabelMatrix:
     """Draw the rows and count the label sets; unchanged where that has been done."""
-    if state.started:
+    if state.rows.started:
         return state
-    return counted(_with(state, matrix.start(_rows(state), settings, rng)))
-
-
-def changed(state: LabelMatrix, change: Callable[[ClassMatrix], ClassMatrix]) -> LabelMatrix:
-    """``state`` with other rows for the same users, e.g. those that :func:`matrix.write` gives."""
-    return _with(state, change(_rows(state)))
-
-
-def with_vectors(state: LabelMatrix, vectors: Float64) -> LabelMatrix:
-    """``state`` with other class vectors."""
-    return changed(state, lambda rows: matrix.with_vectors(rows, vectors))
-
-
-def counted(state: LabelMatrix) -> LabelMatrix:
-    """``state`` with the counts made anew from the instances."""
-    found = correlation.count(state.hashes, state.pointers, _groups(state.persons))
-    return _label_matrix(_rows(state), state.hashes, state.pointers, state.persons, found)
+    rows = matrix.start(state.rows, settings, rng)
+    return _counted(rows, hashes=state.hashes, lengths=np.diff(state.pointers), persons=state.persons)
 
 
 def _checked(admission: Admission, settings: LabelSettings) -> UInt8:
@@ -202,45 +171,8 @@ def _groups(persons: tuple[str, ...]) -> Int64:
     )
 
 
-def _rows(state: LabelMatrix) -> ClassMatrix:
-    return ClassMatrix(
-        state.users, state.vectors, state.means, state.samples, state.last_round, state.rounds, state.refused,
-        state.started,
-    )  # fmt: skip
-
-
-def _with(state: LabelMatrix, rows: ClassMatrix) -> LabelMatrix:
-    counts = Correlation(state.positives, state.pair_rows, state.pair_columns, state.pair_counts, state.instances)
-    if rows.started and not state.started:
-        counts = Correlation(np.zeros(len(rows.users), np.int64))
-    return _label_matrix(rows, state.hashes, state.pointers, state.persons, counts)
-
-
-def _joined(rows: ClassMatrix, *, hashes: UInt8, lengths: Int64, persons: tuple[str, ...]) -> LabelMatrix:
-    """Users changed: the counts are to be made anew."""
+def _counted(rows: ClassMatrix, *, hashes: UInt8, lengths: Int64, persons: tuple[str, ...]) -> LabelMatrix:
+    """The label sets are counted anew, once training has started."""
     pointers = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    nothing = Correlation(np.zeros(len(rows.users) if rows.started else 0, np.int64))
-    return _label_matrix(rows, hashes, pointers, persons, nothing)
-
-
-def _label_matrix(
-    rows: ClassMatrix, hashes: UInt8, pointers: Int64, persons: tuple[str, ...], counts: Correlation
-) -> LabelMatrix:
-    return LabelMatrix(
-        users=rows.users,
-        vectors=rows.vectors,
-        means=rows.means,
-        samples=rows.samples,
-        last_round=rows.last_round,
-        rounds=rows.rounds,
-        refused=rows.refused,
-        started=rows.started,
-        hashes=hashes,
-        pointers=pointers,
-        persons=persons,
-        positives=counts.positives,
-        pair_rows=counts.rows,
-        pair_columns=counts.columns,
-        pair_counts=counts.together,
-        instances=counts.instances,
-    )
+    counts = correlation.count(hashes, pointers, _groups(persons)) if rows.started else Correlation()
+    return LabelMatrix(rows, hashes=hashes, pointers=pointers, persons=persons, counts=counts)

@@ -6,17 +6,20 @@ once. Whoever joins later gets a row at admission.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from uvsdk.arrays import Float, Float32, Float64, Int64
+from uvsdk.arrays import Bool, Float, Float32, Float64, Int64
 from uvsdk.errors import SettingsError, UpdateRejectedError
+from uvsdk.federation.classes import neighbours
+from uvsdk.federation.classes.neighbours import Lists
 from uvsdk.federation.guards import UNIT_TOLERANCE, check_samples, check_unit_vector, check_vector
 from uvsdk.federation.messages import Admission
-from uvsdk.federation.strategy import MEAN
+from uvsdk.federation.strategy import MEAN, Contribution
 
 INITIALISATIONS = ("centred_client_means", "client_means", "random")
 """How rows start: from the users' means with the common part taken out, from the means as they are, or at random.
@@ -46,6 +49,7 @@ class ClassMatrix:
         rounds: server steps made so far.
         refused: rows that arrived zero, not finite or not unit, where the old row was kept.
         started: whether the rows have been drawn.
+        lists: of each row's neighbours, where a spreadout seeks these approximately.
     """
 
     users: tuple[str, ...]
@@ -56,6 +60,7 @@ class ClassMatrix:
     rounds: int = 0
     refused: int = 0
     started: bool = False
+    lists: Lists | None = None
 
     def __post_init__(self) -> None:
         count = len(self.users)
@@ -65,6 +70,8 @@ class ClassMatrix:
             raise ValueError(f"{count} users, vectors {self.vectors.shape} and means {self.means.shape} do not agree")
         if self.samples.shape != (count,) or self.last_round.shape != (count,):
             raise ValueError(f"{count} users, samples {self.samples.shape} and rounds {self.last_round.shape}")
+        if self.lists is not None and not len(self.lists.members) == len(self.lists.searched) == count:
+            raise ValueError(f"{count} users and neighbours of {len(self.lists.members)}, {len(self.lists.searched)}")
 
     @property
     def dimension(self) -> int:
@@ -95,6 +102,20 @@ class RowSettings(Protocol):
         ...
 
 
+class HingeSettings(RowSettings, Protocol):
+    """Settings of an algorithm whose devices pull their embeddings to the own row (``client``)."""
+
+    @property
+    def margin_positive(self) -> float:
+        """tau_p, a cosine."""
+        ...
+
+    @property
+    def vector_rate(self) -> float:
+        """Learning rate of the row on the device as a multiple of the trunk's; 0 freezes it."""
+        ...
+
+
 class RowPayload(Protocol):
     """A payload that holds the trained row."""
 
@@ -104,14 +125,13 @@ class RowPayload(Protocol):
         ...
 
 
+SomePayload = TypeVar("SomePayload", bound=RowPayload)
+Empty = TypeVar("Empty")
+
+
 def needs(settings: RowSettings) -> frozenset[str]:
     """The users' mean embeddings, unless rows start at random."""
     return frozenset() if settings.initialisation == "random" else frozenset({MEAN})
-
-
-def users(state: ClassMatrix) -> tuple[str, ...]:
-    """Everyone admitted, sorted."""
-    return state.users
 
 
 def empty(dimension: int, settings: RowSettings) -> ClassMatrix:
@@ -124,6 +144,15 @@ def check_initialisation(name: str) -> None:
     """Raise :class:`SettingsError` unless ``name`` is one of :data:`INITIALISATIONS`."""
     if name not in INITIALISATIONS:
         raise SettingsError(f"initialisation {name!r} is not one of {INITIALISATIONS}")
+
+
+def check_hinge(settings: HingeSettings) -> None:
+    """Raise :class:`SettingsError` for a value outside its range."""
+    if not -1 < settings.margin_positive <= 1:
+        raise SettingsError(f"margin_positive is a cosine in (-1, 1], got {settings.margin_positive}")
+    if not 0 <= settings.vector_rate < float("inf"):
+        raise SettingsError(f"vector_rate is {settings.vector_rate}; it must be finite and not negative")
+    check_initialisation(settings.initialisation)
 
 
 def admit(state: ClassMatrix, admission: Admission, settings: RowSettings, rng: np.random.Generator) -> ClassMatrix:
@@ -150,15 +179,14 @@ def admit(state: ClassMatrix, admission: Admission, settings: RowSettings, rng: 
         return replace(state, means=means, samples=samples)
     index = int(np.searchsorted(np.array(state.users, dtype=np.str_), admission.user)) if state.users else 0
     users = (*state.users[:index], admission.user, *state.users[index:])
-    joined = ClassMatrix(
+    joined = replace(
+        state,
         users=users,
         vectors=np.insert(state.vectors, index, 0.0, axis=0),
         means=np.insert(state.means, index, mean, axis=0),
         samples=np.insert(state.samples, index, admission.samples),
         last_round=np.insert(state.last_round, index, NEVER),
-        rounds=state.rounds,
-        refused=state.refused,
-        started=state.started,
+        lists=None if state.lists is None else neighbours.inserted(state.lists, index),
     )
     if not state.started:
         return joined
@@ -172,13 +200,20 @@ def remove(state: ClassMatrix, user: str) -> ClassMatrix:
     if user not in state.users:
         return state
     index = state.users.index(user)
+    left = selected(state, np.arange(len(state.users)) != index)
+    return left if state.lists is None else replace(left, lists=neighbours.removed(state.lists, index))
+
+
+def selected(state: ClassMatrix, kept: Bool) -> ClassMatrix:
+    """The rows marked ``kept``, bool (C,); not the lists of their neighbours."""
     return replace(
         state,
-        users=state.users[:index] + state.users[index + 1 :],
-        vectors=np.delete(state.vectors, index, axis=0),
-        means=np.delete(state.means, index, axis=0),
-        samples=np.delete(state.samples, index),
-        last_round=np.delete(state.last_round, index),
+        users=tuple(itertools.compress(state.users, kept)),
+        vectors=state.vectors[kept],
+        means=state.means[kept],
+        samples=state.samples[kept],
+        last_round=state.last_round[kept],
+        lists=None,
     )
 
 
@@ -231,17 +266,21 @@ def write(
     return replace(state, vectors=vectors, last_round=last_round, rounds=state.rounds + 1, refused=refused)
 
 
-def by_user(updates: Iterable[tuple[str, int, Float]]) -> dict[str, list[tuple[Float, float]]]:
-    """(user, samples, vector) of each update -> what :func:`write` takes, devices of one user together."""
+def write_sent(
+    state: ClassMatrix, contributions: Iterable[Contribution[SomePayload]], settings: object, rng: np.random.Generator
+) -> ClassMatrix:
+    """:func:`write` of the rows that devices sent, those of one user together: a step that does nothing else."""
     rows: dict[str, list[tuple[Float, float]]] = {}
-    for user, samples, vector in updates:
-        rows.setdefault(user, []).append((vector, float(samples)))
-    return rows
+    for item in contributions:
+        rows.setdefault(item.user, []).append((item.payload.vector, float(item.samples)))
+    return write(state, rows)
 
 
-def with_vectors(state: ClassMatrix, vectors: Float64) -> ClassMatrix:
-    """``state`` with other rows for the same users."""
-    return replace(state, vectors=vectors)
+def count_round(
+    state: ClassMatrix, contributions: Iterable[Contribution[Empty]], settings: object, rng: np.random.Generator
+) -> ClassMatrix:
+    """The step of rows that never move: who took part."""
+    return write(state, {}, took_part=[item.user for item in contributions])
 
 
 def class_matrix(state: ClassMatrix) -> tuple[tuple[str, ...], Float64]:
@@ -275,7 +314,12 @@ def vector_for(state: ClassMatrix, user: str) -> Float64:
     return row
 
 
-def check_row(payload: RowPayload, state: ClassMatrix, user: str, settings: RowSettings) -> None:
+def check_user(payload: object, state: ClassMatrix, user: str, settings: object) -> None:
+    """Raise :class:`UpdateRejectedError` for a stranger; ``payload`` holds nothing."""
+    state.row(user)
+
+
+def check_row(payload: RowPayload, state: ClassMatrix, user: str, settings: object) -> None:
     """Raise :class:`UpdateRejectedError` unless ``payload`` holds a unit row of the right size from a known user."""
     state.row(user)
     check_unit_vector(payload.vector, state.dimension)

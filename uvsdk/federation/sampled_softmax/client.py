@@ -9,8 +9,9 @@ every column by log(m q_j) without saying what that is for positives (SPEC 5.2).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from uvsdk.arrays import Float32, Int64
 from uvsdk.errors import UpdateRejectedError
 from uvsdk.federation.guards import UNIT_TOLERANCE
+from uvsdk.federation.strategy import ClientAlgorithm, Embed, Memory, Secret
 
 _SMALLEST_NORM = 1e-12
 
@@ -81,7 +83,11 @@ class LocalColumns:
         own: int64 (P,), place of each own class.
         positive: bool (s,), whether a column is one of the own classes.
         shift: (s,), what is taken off the logits: log q for negatives, 0 for positives.
-        classes: int64 (s,), the columns' ids; a tensor so that devices with different ones are trained together.
+        classes: int64 (s,), the columns' ids.
+        key: uint8 (32,), and
+        rounds: int64 (1,), what a device of FedSS keeps of its choices, handed on as it is; (0,) for nothing.
+
+    Tensors all of them, so that devices with different ones are trained together.
     """
 
     rows: Tensor
@@ -90,6 +96,8 @@ class LocalColumns:
     positive: Tensor
     shift: Tensor
     classes: Tensor
+    key: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
+    rounds: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
 
 def local_columns(task: ColumnTask, settings: SampledSettings) -> LocalColumns:
@@ -164,6 +172,43 @@ def changes(local: LocalColumns) -> Float32:
     """Trained minus received, float32 (s, d)."""
     difference: Float32 = (local.rows.detach() - local.received).cpu().numpy()
     return difference
+
+
+SomeSettings = TypeVar("SomeSettings", bound=SampledSettings)
+SomeTask = TypeVar("SomeTask", bound=ColumnTask)
+SomePayload = TypeVar("SomePayload")
+
+
+def sampled_softmax(
+    settings: type[SomeSettings], task: type[SomeTask], payload: Callable[[Int64, Float32], SomePayload]
+) -> ClientAlgorithm[SomeSettings, SomeTask, SomePayload, LocalColumns]:
+    """The device's half of an algorithm that has this loss and keeps nothing on the device.
+
+    Args:
+        settings: its settings.
+        task: what its server sends.
+        payload: makes what the device sends of the columns' ids, int64 (s,), and their changes, float32 (s, d).
+    """
+
+    def begin(
+        task: SomeTask, memory: Memory, embed: Embed, settings: SomeSettings, rng: np.random.Generator, secret: Secret
+    ) -> LocalColumns:
+        return local_columns(task, settings)
+
+    def finish(
+        local: LocalColumns, embed: Embed, settings: SomeSettings, rng: np.random.Generator, secret: Secret
+    ) -> tuple[SomePayload, Memory]:
+        return payload(local.classes.numpy(), changes(local)), {}
+
+    return ClientAlgorithm(
+        task=task,
+        begin=begin,
+        parameters=parameters,
+        rate=rate,
+        loss=loss,
+        constrain=constrain,
+        finish=finish,
+    )
 
 
 def _check_task(task: ColumnTask, count: int) -> None:

@@ -90,62 +90,37 @@ class Columns:
     """The label space and who holds what of it, in order of class name.
 
     Args:
-        names: of the classes, sorted, distinct.
+        rows: the columns, a row for each class: its users are the classes' names; means are persons' and zeros
+            elsewhere, ``samples`` those of the device that joined last with a class, ``last_round`` is when a column
+            was last touched, ``refused`` counts contributions left out of a step and columns that one would have
+            brought to zero.
         ids: int64 (n,), what each class is called on the wire (:func:`class_id`).
         kinds: uint8 (n,), :data:`PERSON`, :data:`LISTED` or :data:`ANCHOR`.
-        vectors: float64 (n, d); unit rows once ``started``, zeros before.
         momentum: float64 (n, d), v.
-        means: float64 (n, d), the mean enrolment embedding of a person, zeros elsewhere.
-        samples: int64 (n,), enrolment samples of the device that joined last with that class.
-        last_round: int64 (n,), the count of rounds at which a column was last touched, ``classes.NEVER`` for none.
         users: hashed ids of those who joined, sorted, distinct.
         holders: int64 (p,), for each holding the place of its user, ascending.
         held: int64 (p,), for each holding the place of its class; ascending for each user.
-        rounds: server steps made so far.
-        refused: contributions left out of a step, and columns that a step would have brought to zero.
-        started: whether the columns have been drawn.
     """
 
-    names: tuple[str, ...]
+    rows: ClassMatrix
     ids: Int64
     kinds: UInt8
-    vectors: Float64
     momentum: Float64
-    means: Float64
-    samples: Int64
-    last_round: Int64
     users: tuple[str, ...]
     holders: Int64
     held: Int64
-    rounds: int = 0
-    refused: int = 0
-    started: bool = False
 
     def __post_init__(self) -> None:
         count = len(self.names)
-        if self.ids.shape != (count,) or self.kinds.shape != (count,) or self.momentum.shape != self.vectors.shape:
+        if self.ids.shape != (count,) or self.kinds.shape != (count,) or self.momentum.shape != self.rows.vectors.shape:
             raise ValueError(f"{count} classes, ids {self.ids.shape}, momentum {self.momentum.shape} do not agree")
         if self.holders.shape != self.held.shape or list(self.users) != sorted(set(self.users)):
             raise ValueError("users are sorted and distinct, and each holding is of one user and one class")
 
     @property
-    def dimension(self) -> int:
-        """d."""
-        return int(self.vectors.shape[1])
-
-    @property
-    def rows(self) -> ClassMatrix:
-        """The columns as the rows of a class matrix whose users are the classes."""
-        return ClassMatrix(
-            self.names,
-            self.vectors,
-            self.means,
-            self.samples,
-            self.last_round,
-            self.rounds,
-            self.refused,
-            self.started,
-        )
+    def names(self) -> tuple[str, ...]:
+        """Of the classes, sorted, distinct."""
+        return self.rows.users
 
     def own(self, user: str) -> Int64:
         """Places of the classes that ``user`` holds, ascending. Raises :class:`UpdateRejectedError` for a stranger."""
@@ -168,23 +143,14 @@ def empty(dimension: int, settings: ColumnSettings) -> Columns:
     count = len(names)
     none = np.zeros((count, dimension))
     return Columns(
-        names=names,
+        rows=ClassMatrix(names, none, none, np.zeros(count, np.int64), np.full(count, matrix.NEVER, np.int64)),
         ids=np.array([class_id(name) for name in names], np.int64),
         kinds=np.full(count, ANCHOR, np.uint8),
-        vectors=none,
         momentum=none,
-        means=none,
-        samples=np.zeros(count, np.int64),
-        last_round=np.full(count, matrix.NEVER, np.int64),
         users=(),
         holders=np.empty(0, np.int64),
         held=np.empty(0, np.int64),
     )
-
-
-def users(state: Columns) -> tuple[str, ...]:
-    """Everyone admitted, sorted."""
-    return state.users
 
 
 def admit(state: Columns, admission: Admission, settings: ColumnSettings, rng: np.random.Generator) -> Columns:
@@ -243,7 +209,7 @@ def start(state: Columns, settings: ColumnSettings, rng: np.random.Generator) ->
     Raises:
         SettingsError: some device would see its only class and nothing else: its loss would be 0 whatever it does.
     """
-    if state.started:
+    if state.rows.started:
         return state
     for user in state.users:
         if len(label_space(state, user, settings)) < 2:
@@ -251,16 +217,14 @@ def start(state: Columns, settings: ColumnSettings, rng: np.random.Generator) ->
                 "a softmax over one class teaches nothing: a device here would see its own class alone; set anchors to "
                 "a number of synthetic classes, or wait until others have joined"
             )
-    rows = matrix.start(state.rows, settings, rng)
-    return replace(state, vectors=rows.vectors, started=True)
+    return replace(state, rows=matrix.start(state.rows, settings, rng))
 
 
 def class_matrix(state: Columns) -> tuple[tuple[str, ...], Float64]:
     """(classes that somebody holds, their columns), or none and (0, d) before the columns are drawn."""
-    if not state.started:
-        return (), np.empty((0, state.dimension))
-    places = np.flatnonzero(state.kinds != ANCHOR)
-    return tuple(state.names[place] for place in places), state.vectors[places]
+    names, vectors = matrix.class_matrix(state.rows)
+    held = np.flatnonzero(state.kinds != ANCHOR) if names else np.empty(0, np.int64)
+    return tuple(names[place] for place in held), vectors[held]
 
 
 def label_space(state: Columns, user: str, settings: ColumnSettings) -> Int64:
@@ -359,20 +323,16 @@ def _with_class(
     rows = matrix.admit(state.rows, replace(admission, user=name, classes=()), how, rng)
     place = bisect_left(state.names, name)
     if place < len(state.names) and state.names[place] == name:
-        return replace(state, means=rows.means, samples=rows.samples)
+        return replace(state, rows=rows)
     wire = class_id(name)
     if wire in state.ids:
         raise UpdateRejectedError("that class cannot be told from another on the wire; choose another name for it")
     return replace(
         state,
-        names=rows.users,
+        rows=rows,
         ids=np.insert(state.ids, place, wire),
         kinds=np.insert(state.kinds, place, kind),
-        vectors=rows.vectors,
         momentum=np.insert(state.momentum, place, 0.0, axis=0),
-        means=rows.means,
-        samples=rows.samples,
-        last_round=rows.last_round,
         held=state.held + (state.held >= place),
     )
 
@@ -391,13 +351,9 @@ def _without_orphans(state: Columns) -> Columns:
     moved = np.cumsum(kept) - 1
     return replace(
         state,
-        names=tuple(name for name, keep in zip(state.names, kept, strict=True) if keep),
+        rows=matrix.selected(state.rows, kept),
         ids=state.ids[kept],
         kinds=state.kinds[kept],
-        vectors=state.vectors[kept],
         momentum=state.momentum[kept],
-        means=state.means[kept],
-        samples=state.samples[kept],
-        last_round=state.last_round[kept],
         held=moved[state.held],
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from uvsdk.arrays import Float32
 from uvsdk.errors import SettingsError
 from uvsdk.federation.classes.labels import check_form
-from uvsdk.federation.classes.matrix import check_initialisation
+from uvsdk.federation.classes.matrix import check_hinge
 from uvsdk.federation.classes.spreadout import Spreadout
 from uvsdk.federation.strategy import Disclosure
 
@@ -57,11 +57,7 @@ class Settings:
     instance_weighted: bool = False
 
     def __post_init__(self) -> None:
-        if not -1 < self.margin_positive <= 1:
-            raise SettingsError(f"margin_positive is a cosine in (-1, 1], got {self.margin_positive}")
-        if not 0 <= self.vector_rate < float("inf"):
-            raise SettingsError(f"vector_rate is {self.vector_rate}; it must be finite and not negative")
-        check_initialisation(self.initialisation)
+        check_hinge(self)
         check_form(self.instances, self.smallest_shared)
         if self.weights not in WEIGHTS:
             raise SettingsError(f"weights {self.weights!r} is not one of {WEIGHTS}")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from uvsdk.federation.algorithms.fedalc.payload import Payload, Settings, Task
-from uvsdk.federation.classes import correlation, labels, matrix, spreadout
+from uvsdk.federation.classes import correlation, matrix, spreadout
 from uvsdk.federation.classes.correlation import PairWeights
 from uvsdk.federation.classes.labels import LabelMatrix
-from uvsdk.federation.strategy import Contribution, ServerAlgorithm
+from uvsdk.federation.classes.server import labelled_rows
+from uvsdk.federation.strategy import Contribution
 from uvsdk.records.codec import Scalar
-
-
-def _task(state: LabelMatrix, user: str, request: None, settings: Settings, rng: np.random.Generator) -> Task:
-    return Task(matrix.vector_for(state, user).astype(np.float32))
 
 
 def pair_weights(state: LabelMatrix, settings: Settings) -> PairWeights | None:
@@ -29,19 +28,18 @@ def _step(
     state: LabelMatrix, contributions: tuple[Contribution[Payload], ...], settings: Settings, rng: np.random.Generator
 ) -> LabelMatrix:
     """One round: FedAwS' with weighted pairs. The gradient of the weighted sum is 2 (A + A^T) W, A_uv = a_uv slack."""
-    arrived = matrix.by_user((item.user, item.samples, item.payload.vector) for item in contributions)
-    written = labels.changed(state, lambda rows: matrix.write(rows, arrived))
+    written = matrix.write_sent(state.rows, contributions, settings, rng)
     rows = written.indices(item.user for item in contributions)
-    pairs = spreadout.Pairs(weights=pair_weights(written, settings))
+    pairs = spreadout.Pairs(weights=pair_weights(state, settings))
     for _ in range(settings.spread_steps):
         moved = rows if settings.moved == "participants" else None
         spread = spreadout.step(written.vectors, settings.spreadout(), rng, pairs=pairs, moved=moved)
-        written = labels.with_vectors(written, spread.vectors)
-    return written
+        written = replace(written, vectors=spread.vectors)
+    return replace(state, rows=written)
 
 
 def _report(state: LabelMatrix, settings: Settings) -> dict[str, Scalar]:
-    if not state.started:
+    if not state.rows.started:
         return {}
     counts = state.correlation(settings.smallest_shared)
     return {
@@ -52,19 +50,4 @@ def _report(state: LabelMatrix, settings: Settings) -> dict[str, Scalar]:
     }
 
 
-SERVER = ServerAlgorithm(
-    state=LabelMatrix,
-    settings=Settings,
-    payload=Payload,
-    needs=labels.needs,
-    empty=labels.empty,
-    admit=labels.admit,
-    remove=labels.remove,
-    start=labels.start,
-    users=matrix.users,
-    task=_task,
-    check=matrix.check_row,
-    step=_step,
-    class_matrix=matrix.class_matrix,
-    report=_report,
-)
+SERVER = labelled_rows(Settings, Task, Payload, check=matrix.check_row, step=_step, report=_report)

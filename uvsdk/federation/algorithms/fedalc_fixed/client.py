@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from uvsdk.errors import UpdateRejectedError
 from uvsdk.federation.algorithms.fedalc_fixed.payload import Payload, Settings, Task
 from uvsdk.federation.algorithms.fedalc_fixed.request import KEPT
-from uvsdk.federation.classes import client
-from uvsdk.federation.classes.client import OwnVector
-from uvsdk.federation.strategy import ClientAlgorithm, Embed, Memory, Secret
+from uvsdk.federation.classes.client import OwnVector, own_vector, positive_hinge
+from uvsdk.federation.strategy import Embed, Memory, Secret
 
 
 def _begin(
     task: Task, memory: Memory, embed: Embed, settings: Settings, rng: np.random.Generator, secret: Secret
 ) -> OwnVector:
     if task.vector.size:
-        return client.own_vector(task.vector)
+        return own_vector(task.vector)
     kept = memory.get(KEPT)
     if kept is None:
         raise UpdateRejectedError(
             "the server sent no class vector and none is kept here; ask for it: a request without a hash"
         )
-    return client.own_vector(kept.astype(np.float32))
+    return own_vector(kept.astype(np.float32))
 
 
 def _finish(
@@ -32,12 +33,4 @@ def _finish(
     return Payload(), {KEPT: np.array(local.vector.detach().cpu().numpy(), np.float32)}
 
 
-CLIENT = ClientAlgorithm(
-    task=Task,
-    begin=_begin,
-    parameters=client.parameters,
-    rate=client.rate,
-    loss=client.loss,
-    constrain=client.constrain,
-    finish=_finish,
-)
+CLIENT = replace(positive_hinge(Settings, Task, lambda vector: Payload()), begin=_begin, finish=_finish)

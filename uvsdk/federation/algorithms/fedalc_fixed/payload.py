@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uvsdk.arrays import Float32
 from uvsdk.errors import SettingsError
 from uvsdk.federation.classes.labels import check_form
-from uvsdk.federation.classes.matrix import check_initialisation
+from uvsdk.federation.classes.matrix import check_hinge
 from uvsdk.federation.strategy import Disclosure
 
 
@@ -49,9 +49,7 @@ class Settings:
     smallest_shared: int = 5
 
     def __post_init__(self) -> None:
-        if not -1 < self.margin_positive <= 1:
-            raise SettingsError(f"margin_positive is a cosine in (-1, 1], got {self.margin_positive}")
-        check_initialisation(self.initialisation)
+        check_hinge(self)
         check_form(self.instances, self.smallest_shared)
         for name in ("alpha", "beta", "largest_pull", "step", "tolerance"):
             if not 0 <= getattr(self, name) < float("inf"):

@@ -24,7 +24,7 @@ def digest(vector: Array) -> str:
 
 
 def _invite(state: LabelMatrix, user: str, settings: Settings) -> Invitation:
-    state.row(user)
+    state.rows.row(user)
     return Invitation()
 
 

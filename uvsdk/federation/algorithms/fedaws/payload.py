@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import SettingsError
-from uvsdk.federation.classes.matrix import check_initialisation
+from uvsdk.federation.classes.matrix import check_hinge
 from uvsdk.federation.classes.spreadout import Spreadout
 from uvsdk.federation.strategy import Disclosure
 
@@ -55,11 +55,7 @@ class Settings:
     neighbours_index: str = "exact"
 
     def __post_init__(self) -> None:
-        if not -1 < self.margin_positive <= 1:
-            raise SettingsError(f"margin_positive is a cosine in (-1, 1], got {self.margin_positive}")
-        if not 0 <= self.vector_rate < float("inf"):
-            raise SettingsError(f"vector_rate is {self.vector_rate}; it must be finite and not negative")
-        check_initialisation(self.initialisation)
+        check_hinge(self)
         if min(self.spread_steps, self.candidates, self.neighbours, self.exact_limit) < 0:
             raise SettingsError("spread_steps, candidates, neighbours and exact_limit cannot be negative")
         if self.moved not in MOVED:

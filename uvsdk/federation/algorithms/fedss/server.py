@@ -6,14 +6,10 @@ import numpy as np
 
 from uvsdk.errors import UpdateRejectedError
 from uvsdk.federation.algorithms.fedss.payload import Payload, Request, Settings, Task
-from uvsdk.federation.sampled_softmax import columns, server
+from uvsdk.federation.sampled_softmax import columns
 from uvsdk.federation.sampled_softmax.columns import Columns
-from uvsdk.federation.strategy import MEAN, ServerAlgorithm
+from uvsdk.federation.sampled_softmax.server import class_columns, own_among, vectors_at
 from uvsdk.records.codec import Scalar
-
-
-def _needs(settings: Settings) -> frozenset[str]:
-    return frozenset() if settings.initialisation == "random" else frozenset({MEAN})
 
 
 def _task(state: Columns, user: str, request: Request | None, settings: Settings, rng: np.random.Generator) -> Task:
@@ -27,8 +23,8 @@ def _task(state: Columns, user: str, request: Request | None, settings: Settings
         raise UpdateRejectedError(f"{len(places)} classes were asked for, at most {allowed} are sent in a round")
     return Task(
         classes=request.classes,
-        vectors=server.vectors_at(state, places),
-        own=server.own_among(state, user, places),
+        vectors=vectors_at(state, places),
+        own=own_among(state, user, places),
         label_space=label_space,
     )
 
@@ -50,24 +46,8 @@ def _report(state: Columns, settings: Settings) -> dict[str, Scalar]:
         "anchors": anchors,
         "listed_classes": listed,
         "most_classes_of_a_user": columns.most_held(state),
-        "refused_columns": state.refused,
+        "refused_columns": state.rows.refused,
     }
 
 
-SERVER = ServerAlgorithm(
-    state=Columns,
-    settings=Settings,
-    payload=Payload,
-    needs=_needs,
-    empty=columns.empty,
-    admit=columns.admit,
-    remove=columns.remove,
-    start=columns.start,
-    users=columns.users,
-    task=_task,
-    check=server.check,
-    step=server.step,
-    class_matrix=columns.class_matrix,
-    restricted=_restricted,
-    report=_report,
-)
+SERVER = class_columns(Settings, Payload, task=_task, restricted=_restricted, report=_report)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from uvsdk.arrays import Float32
-from uvsdk.errors import SettingsError
-from uvsdk.federation.classes.matrix import check_initialisation
+from uvsdk.federation.classes.matrix import check_hinge
 from uvsdk.federation.strategy import Disclosure
 
 
@@ -23,9 +22,7 @@ class Settings:
     initialisation: str = "random"
 
     def __post_init__(self) -> None:
-        if not -1 < self.margin_positive <= 1:
-            raise SettingsError(f"margin_positive is a cosine in (-1, 1], got {self.margin_positive}")
-        check_initialisation(self.initialisation)
+        check_hinge(self)
 
     @property
     def vector_rate(self) -> float:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from uvsdk.arrays import Float32
-from uvsdk.errors import SettingsError
-from uvsdk.federation.classes.matrix import check_initialisation
+from uvsdk.federation.classes.matrix import check_hinge
 from uvsdk.federation.strategy import Disclosure
 
 
@@ -29,11 +28,7 @@ class Settings:
     initialisation: str = "client_means"
 
     def __post_init__(self) -> None:
-        if not -1 < self.margin_positive <= 1:
-            raise SettingsError(f"margin_positive is a cosine in (-1, 1], got {self.margin_positive}")
-        if not 0 <= self.vector_rate < float("inf"):
-            raise SettingsError(f"vector_rate is {self.vector_rate}; it must be finite and not negative")
-        check_initialisation(self.initialisation)
+        check_hinge(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,32 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from uvsdk.federation.algorithms.softmax.payload import Payload, Settings, Task
-from uvsdk.federation.sampled_softmax import client
-from uvsdk.federation.sampled_softmax.client import LocalColumns
-from uvsdk.federation.strategy import ClientAlgorithm, Embed, Memory, Secret
+from uvsdk.federation.sampled_softmax.client import sampled_softmax
 
-
-def _begin(
-    task: Task, memory: Memory, embed: Embed, settings: Settings, rng: np.random.Generator, secret: Secret
-) -> LocalColumns:
-    return client.local_columns(task, settings)
-
-
-def _finish(
-    local: LocalColumns, embed: Embed, settings: Settings, rng: np.random.Generator, secret: Secret
-) -> tuple[Payload, Memory]:
-    return Payload(local.classes.numpy(), client.changes(local)), {}
-
-
-CLIENT = ClientAlgorithm(
-    task=Task,
-    begin=_begin,
-    parameters=client.parameters,
-    rate=client.rate,
-    loss=client.loss,
-    constrain=client.constrain,
-    finish=_finish,
-)
+CLIENT = sampled_softmax(Settings, Task, Payload)

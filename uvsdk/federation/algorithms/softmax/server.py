@@ -5,21 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from uvsdk.federation.algorithms.softmax.payload import Payload, Settings, Task
-from uvsdk.federation.sampled_softmax import columns, server
 from uvsdk.federation.sampled_softmax.columns import Columns
-from uvsdk.federation.strategy import MEAN, ServerAlgorithm
-
-
-def _needs(settings: Settings) -> frozenset[str]:
-    return frozenset() if settings.initialisation == "random" else frozenset({MEAN})
+from uvsdk.federation.sampled_softmax.server import class_columns, own_among, vectors_at
 
 
 def _task(state: Columns, user: str, request: None, settings: Settings, rng: np.random.Generator) -> Task:
     places = np.argsort(state.ids)
     return Task(
         classes=state.ids[places],
-        own=server.own_among(state, user, places),
-        vectors=server.vectors_at(state, places),
+        own=own_among(state, user, places),
+        vectors=vectors_at(state, places),
         label_space=len(places),
     )
 
@@ -31,19 +26,4 @@ def _restricted(settings: Settings) -> str:
     )
 
 
-SERVER = ServerAlgorithm(
-    state=Columns,
-    settings=Settings,
-    payload=Payload,
-    needs=_needs,
-    empty=columns.empty,
-    admit=columns.admit,
-    remove=columns.remove,
-    start=columns.start,
-    users=columns.users,
-    task=_task,
-    check=server.check,
-    step=server.step,
-    class_matrix=columns.class_matrix,
-    restricted=_restricted,
-)
+SERVER = class_columns(Settings, Payload, task=_task, restricted=_restricted)
