@@ -6,7 +6,8 @@ Each folder has an ``annotated.txt``, field by field, written by :mod:`tests.vec
 
 The folders: ``messages`` (what crosses the wire, or is signed), ``records`` (what a device, a bundle or a simulation
 keeps), ``methods`` (task, payload, request and state of each method, of a small federation as the contract tests have
-it; whoever adds a method only runs this). The keys below protect nothing and are for vectors alone.
+it; whoever adds a method only runs this), ``flat_states`` (states of methods as they were before records nested). The
+keys below protect nothing and are for vectors alone.
 """
 
 from __future__ import annotations
