@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,21 @@ import numpy as np
 
 from uvsdk.arrays import Array, Float32, Float64
 from uvsdk.bundle.manifest import Manifest
-from uvsdk.federation import aggregation, algorithms, optimisers, streams
+from uvsdk.federation import aggregation, clipping, optimisers, streams
 from uvsdk.federation.messages import Admission, TrainingConfig
+from uvsdk.federation.round import (
+    Method,
+    ServerState,
+    Update,
+    accept,
+    admit,
+    assign,
+    choose,
+    commit,
+    invite,
+    weigh,
+)
 from uvsdk.federation.strategy import MEAN, Contribution, Memory
-from uvsdk.records import codec
 from uvsdk.training import backbones
 from uvsdk.training.loop import LocalTrainer
 from uvsdk.training.participation import TrainingJob
@@ -58,42 +70,34 @@ def run(
 ) -> Outcome:
     """``config.rounds`` rounds with everybody taking part, under the streams of a server whose seed is ``seed``."""
     secret = np.random.default_rng(seed).bytes
-    manifest, trainer = manifest_of(config.backbone), LocalTrainer(secret=secret)
-    half, choosing = algorithms.server(config.algorithm), algorithms.request(config.algorithm)
-    settings = algorithms.settings(config.algorithm, config.algorithm_settings)
-    state = half.empty(manifest.dimension, settings)
-    rng = streams.server_stream(streams.round_seed(seed, 1), streams.ADMIT)
-    for user in sorted(people):
-        mean = means[user] if MEAN in half.needs(settings) else np.empty(0, np.float32)
-        state = half.admit(state, Admission(user, "m", len(people[user]), mean), settings, rng)
-    state = half.start(state, settings, rng)
-    optimiser = optimisers.initial(len(theta), config)
+    manifest, trainer, method = manifest_of(config.backbone), LocalTrainer(secret=secret), Method.of(config)
+    state = method.server.empty(manifest.dimension, method.settings)
+    needed, nothing = MEAN in method.server.needs(method.settings), np.empty(0, np.float32)
+    joining = [Admission(user, "m", len(people[user]), means[user] if needed else nothing) for user in sorted(people)]
+    state, refused = admit(method, state, joining, seed=streams.round_seed(seed, 1), start=True)
+    assert not refused
+    server = ServerState(theta, optimisers.initial(len(theta), config), state)
     memories: dict[str, Memory] = {user: {} for user in people}
     for round_id in range(1, config.rounds + 1):
         round_seed = streams.round_seed(seed, round_id)
-        results = []
+        deltas, updates = [], []
         for user in sorted(people):
-            request = None
-            if choosing is not None:
-                invitation = choosing.invite(state, user, settings)
+            request, invitation = None, invite(method, server.algorithm, user)
+            if invitation is not None:
                 chooser = streams.request_stream(seed, user, round_id)
-                request, memories[user] = choosing.choose(invitation, memories[user], settings, chooser, secret)
-            drawn = streams.server_stream(round_seed, streams.TASK, user)
-            task = codec.pack(half.task(state, user, request, settings, drawn))
-            control = optimiser.control if config.control_variates else None
+                request, memories[user] = choose(method, invitation, memories[user], rng=chooser, secret=secret)
+            task = assign(method, server.algorithm, user, request=request, seed=round_seed)
+            control = server.optimiser.control if config.control_variates else None
             features = tuple(people[user])
-            job = TrainingJob(config, manifest, round_id, theta, features, task, memories[user], control=control)
+            job = TrainingJob(config, manifest, round_id, server.theta, features, task, memories[user], control=control)
             result = trainer.train(job, streams.device_stream(seed, user, round_id))
-            results.append((user, result))
             memories[user] = result.memory
-        contributions = []
-        for user, result in results:
-            payload = codec.unpack(half.payload, result.payload)
-            half.check(payload, state, user, settings)
-            contributions.append(Contribution(user, result.samples, payload))
-        weights = aggregation.sample_weights([result.samples for _, result in results], config)
-        delta = aggregation.weighted_mean([Whole(result.delta) for _, result in results], weights, len(theta))
-        theta, optimiser = optimisers.step(theta, delta, optimiser, config)
-        state = half.step(state, tuple(contributions), settings, streams.server_stream(round_seed, streams.STEP))
-    users, vectors = half.class_matrix(state)
-    return Outcome(theta, users, vectors, state)
+            payload = accept(method, server.algorithm, user, result.payload)
+            updates.append(Update(Contribution(user, result.samples, payload), clipping.norm_of(result.delta)))
+            deltas.append(Whole(result.delta))
+        samples = [len(people[user]) for user in people]
+        mean = aggregation.weighted_mean(deltas, weigh(updates, math.inf, config), len(theta))
+        done = commit(method, server, mean, updates, clip_norm=math.inf, everybody=samples, seed=round_seed)
+        server = done.state
+    users, vectors = method.server.class_matrix(server.algorithm)
+    return Outcome(server.theta, users, vectors, server.algorithm)

@@ -14,9 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from uvsdk.arrays import Float32
 from uvsdk.errors import SealError, WireError
-from uvsdk.federation import algorithms, streams
+from uvsdk.federation import streams
 from uvsdk.federation.messages import Invitation, Request, RoundHeader, Task
-from uvsdk.federation.strategy import AnyRequestAlgorithm, Memory, Secret
+from uvsdk.federation.round import Method, choose
+from uvsdk.federation.strategy import Memory, Secret
 from uvsdk.privacy.sealing import Envelope, seal
 from uvsdk.records.codec import pack, unpack
 from uvsdk_device.keystore import EncryptedStore
@@ -52,35 +53,30 @@ def fetch_task(member: Membership, header: RoundHeader, store: EncryptedStore, s
         WireError: not a task.
         UpdateRejectedError: an invitation that a device must not accept.
     """
-    half = algorithms.request(header.algorithm)
+    method = Method.of(member.deployment.config)
     path = f"/v1/rounds/{header.round_id}/task"
-    if half is None:
+    if method.request is None:
         answer = member.connection.get(path, limit=TASK_LIMIT)
     else:
-        request = _request(half, member, header, store, secret)
+        request = _request(method, member, header, store, secret)
         answer = member.connection.post(path, _sealed(member, header, request), limit=TASK_LIMIT)
     task = _opened("task", Task, answer.body, member, header)
     return Assigned(task, read_memory(store, member.user_id, member.deployment))
 
 
-def _request(
-    half: AnyRequestAlgorithm, member: Membership, header: RoundHeader, store: EncryptedStore, secret: Secret
-) -> bytes:
+def _request(method: Method, member: Membership, header: RoundHeader, store: EncryptedStore, secret: Secret) -> bytes:
     """What this device asks for in this round, packed; decided and kept the first time."""
     user_id, deployment = member.user_id, member.deployment
     decided = read_request(store, user_id, deployment, header.round_id)
     if decided is not None:
         return decided
     answer = member.connection.get(f"/v1/rounds/{header.round_id}/invitation", limit=TASK_LIMIT)
-    invitation = unpack(half.invitation, _opened("invitation", Invitation, answer.body, member, header))
-    config = deployment.config
-    settings = algorithms.settings(config.algorithm, config.algorithm_settings)
-    rng = np.random.default_rng()
-    if config.seed is not None:
-        rng = streams.request_stream(config.seed, member.user, header.round_id)
+    invitation = _opened("invitation", Invitation, answer.body, member, header)
+    rng, seed = np.random.default_rng(), method.config.seed
+    if seed is not None:
+        rng = streams.request_stream(seed, member.user, header.round_id)
     memory = read_memory(store, user_id, deployment)
-    chosen, memory = half.choose(invitation, memory, settings, rng, secret)
-    body = pack(chosen)
+    body, memory = choose(method, invitation, memory, rng=rng, secret=secret)
     # The memory goes first: asked again without the request, an algorithm chooses under the same key.
     keep_memory(store, user_id, deployment, MemoryRecord(header.round_id, dict(memory)))
     keep_request(store, user_id, deployment, RequestRecord(header.round_id, body))

@@ -17,6 +17,8 @@ from uvsdk.errors import SettingsError, UpdateRejectedError
 from uvsdk.federation import aggregation, clipping, optimisers
 from uvsdk.federation.guards import LONGEST, MOST_SAMPLES, DeltaCheck, check_samples
 from uvsdk.federation.messages import TrainingConfig
+from uvsdk.federation.round import Update, weigh
+from uvsdk.federation.strategy import Contribution
 
 CONFIG = TrainingConfig("d", "voice", "ge2e", "fedaws")
 P = 400
@@ -59,9 +61,8 @@ class Server:
                 continue
             taken.append(Whole(delta))
         counts = [1] * len(taken) if samples is None else samples[: len(taken)]
-        weights = aggregation.sample_weights(counts, self.config)
-        scales = np.array([clipping.scale_of(norm, announced) for norm in norms])
-        mean = aggregation.weighted_mean(taken, weights * scales, P)
+        updates = [Update(Contribution("", count, None), norm) for count, norm in zip(counts, norms, strict=True)]
+        mean = aggregation.weighted_mean(taken, weigh(updates, announced, self.config), P)
         self.theta, self.state = optimisers.step(self.theta, mean, self.state, self.config)
         median = clipping.round_median(norms, announced)
         self.medians += () if median is None else (median,)

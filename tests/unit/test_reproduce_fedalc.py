@@ -61,7 +61,7 @@ def test_the_rounds_are_those_of_the_engine(name: str, settings: dict[str, Scala
         if make is Federation:
             federation = Federation(config, trunk, corpus, fraction=1.0)
             federation.run()
-            found.append((federation.theta, federation.class_matrix()[1]))
+            found.append((federation.state.theta, federation.class_matrix()[1]))
         else:
             simulation = Simulation(config, trunk, corpus.population(), Engine(batching="large"))
             simulation.run()

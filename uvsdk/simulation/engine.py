@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +220,9 @@ class Simulation:
     def _admit(self, seed: int) -> None:
         """Admit every device, then draw the first vectors: what a server does before its first round."""
         self._load()
-        state, refused = admit(self.method, self.state, self._admissions(), seed=seed, start=True)
+        needs = self.method.server.needs(self.method.settings)
+        joining = (self._admission(user, needs) for user in self.population.users)
+        state, refused = admit(self.method, self.state, joining, seed=seed, start=True)
         left = len(self.population.users) - len(refused)
         if left < self.config.quorum(self.config.cohort(left)):
             raise SettingsError(
@@ -228,10 +230,6 @@ class Simulation:
                 f"left for a round; the first reason: {next(iter(refused.values()))}"
             )
         self.state, self.refused, self.started = state, frozenset(refused), True
-
-    def _admissions(self) -> Iterator[Admission]:
-        needs = self.method.server.needs(self.method.settings)
-        return (self._admission(user, needs) for user in self.population.users)
 
     def _admission(self, user: str, needs: frozenset[str]) -> Admission:
         samples, identity = self.population.samples(user), self.population.identity(user)
@@ -332,14 +330,14 @@ class Simulation:
 
     def _commit(self, sent: Sequence[Sent], total: Float32, seed: int) -> None:
         """The server's part; then devices keep their memories."""
-        kind = self.method.server.payload
+        payloads = [codec.unpack(self.method.server.payload, item.payload) for item in sent]
         result = commit(
             self.method,
             ServerState(self.theta, self.optimiser, self.state),
             aggregation.renormalise(total, float(sum(item.weight for item in sent))),
             [
-                Update(Contribution(item.user, item.samples, codec.unpack(kind, item.payload)), item.norm)
-                for item in sent
+                Update(Contribution(item.user, item.samples, payload), item.norm)
+                for item, payload in zip(sent, payloads, strict=True)
             ],
             clip_norm=self._clip_norm,
             everybody=(len(self.population.samples(user)) for user in self._eligible()),

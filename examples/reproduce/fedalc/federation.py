@@ -7,6 +7,7 @@ which instances a round uses, and each device makes one step on those that it ho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
@@ -20,10 +21,12 @@ from examples.reproduce.fedalc.corpus import Corpus
 from uvsdk.arrays import Float32, Float64
 from uvsdk.federation import aggregation, algorithms, optimisers, streams
 from uvsdk.federation.messages import Admission, TrainingConfig
-from uvsdk.federation.strategy import INSTANCES, Contribution
+from uvsdk.federation.round import Method, ServerState, Update, accept, admit, assign, choose, commit, invite
+from uvsdk.federation.strategy import INSTANCES, Contribution, Memory
+from uvsdk.records import codec
 from uvsdk.training import backbones
 
-_NO_MEAN = np.empty(0, np.float32)
+_NO_MEAN, _NO_INSTANCES = np.empty(0, np.float32), np.empty((0, 32), np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Device:
     user: str
     rows: Tensor
     local: object
-    memory: dict[str, NDArray[np.generic]]
+    memory: Memory
 
 
 class Federation:
@@ -41,32 +44,31 @@ class Federation:
 
     def __init__(self, config: TrainingConfig, trunk: nn.Module, corpus: Corpus, *, fraction: float) -> None:
         self.config, self.trunk, self.corpus, self.fraction = config, trunk, corpus, fraction
-        self.server, self.client = algorithms.server(config.algorithm), algorithms.client(config.algorithm)
-        self.request = algorithms.request(config.algorithm)
-        self.settings = algorithms.settings(config.algorithm, config.algorithm_settings)
-        self.theta: Float32 = backbones.flatten(trunk)
-        self.optimiser = optimisers.initial(len(self.theta), config)
-        self.memories: dict[str, dict[str, NDArray[np.generic]]] = {}
+        self.method, self.client = Method.of(config), algorithms.client(config.algorithm)
+        self.memories: dict[str, Memory] = {}
         self.seed = config.seed or 0
         self.round_id = 0
         self.users = corpus.users()
-        self._start()
+        self.state = self._start()
 
-    def _start(self) -> None:
-        identities = self.corpus.population()
-        needs = self.server.needs(self.settings)
-        rng = streams.server_stream(streams.round_seed(self.seed, 1), streams.ADMIT)
+    def _start(self) -> ServerState:
+        identities, method = self.corpus.population(), self.method
+        hashed = INSTANCES in method.server.needs(method.settings)
+        self.samples = [len(identities.samples(user)) for user in self.users]
+        joining = (
+            Admission(user, "", count, _NO_MEAN, identities.identity(user).instances if hashed else _NO_INSTANCES)
+            for user, count in zip(self.users, self.samples, strict=True)
+        )
         dimension = self.trunk.eval()(self.corpus.train.words[:1]).shape[1]
-        state = self.server.empty(dimension, self.settings)
-        for user in self.users:
-            held = identities.identity(user).instances if INSTANCES in needs else np.empty((0, 32), np.uint8)
-            count = len(identities.samples(user))
-            state = self.server.admit(state, Admission(user, "", count, _NO_MEAN, held), self.settings, rng)
-        self.state = self.server.start(state, self.settings, rng)
+        empty = method.server.empty(dimension, method.settings)
+        state, refused = admit(method, empty, joining, seed=streams.round_seed(self.seed, 1), start=True)
+        assert not refused
+        theta: Float32 = backbones.flatten(self.trunk)
+        return ServerState(theta, optimisers.initial(len(theta), self.config), state)
 
     def class_matrix(self) -> tuple[tuple[str, ...], Float64]:
         """(users, W)."""
-        return self.server.class_matrix(self.state)
+        return self.method.server.class_matrix(self.state.algorithm)
 
     def run(self, on_round: Callable[[int, float], None] | None = None) -> None:
         """All rounds; ``on_round`` gets the round's number and its mean loss."""
@@ -77,13 +79,12 @@ class Federation:
                 on_round(self.round_id, loss)
 
     def _round(self, seed: int) -> float:
-        backbones.unflatten(self.trunk, self.theta)
+        backbones.unflatten(self.trunk, self.state.theta)
         count = len(self.corpus.train.labels)
         rng = np.random.default_rng((seed, streams.DROPOUT))
         drawn = np.sort(rng.choice(count, max(1, round(self.fraction * count)), replace=False))
         held = self.corpus.train.labels[drawn]
-        tasks = streams.server_stream(seed, streams.TASK)
-        devices = [self._device(place, held[:, place], tasks, rng) for place in np.flatnonzero(held.any(axis=0))]
+        devices = [self._device(place, held[:, place], seed, rng) for place in np.flatnonzero(held.any(axis=0))]
         weights = aggregation.sample_weights([len(device.rows) for device in devices], self.config)
         torch.manual_seed(int(rng.integers(1 << 62)))
         for value in self.trunk.parameters():
@@ -93,28 +94,23 @@ class Federation:
         objective.backward()  # type: ignore[no-untyped-call]
         gradient = torch.cat([value.grad.ravel() for value in self.trunk.parameters() if value.grad is not None])
         delta: Float32 = gradient.mul_(-self.config.learning_rate).numpy()
-        contributions = tuple(
+        updates = [
             self._finished(device, weight, rng) for device, weight in zip(devices, weights.tolist(), strict=True)
-        )
-        share = len(devices) / len(self.users)
-        self.theta, self.optimiser = optimisers.step(self.theta, delta, self.optimiser, self.config, share=share)
-        step = streams.server_stream(seed, streams.STEP)
-        self.state = self.server.step(self.state, contributions, self.settings, step)
-        backbones.unflatten(self.trunk, self.theta)
+        ]
+        result = commit(self.method, self.state, delta, updates, clip_norm=math.inf, everybody=self.samples, seed=seed)
+        self.state = result.state
+        backbones.unflatten(self.trunk, self.state.theta)
         return float(objective.detach())
 
-    def _device(
-        self, place: int, held: NDArray[np.bool_], tasks: np.random.Generator, rng: np.random.Generator
-    ) -> Device:
-        user = self.users[place]
-        memory, wish = self.memories.get(user, {}), None
-        if self.request is not None:
-            invitation = self.request.invite(self.state, user, self.settings)
-            wish, kept = self.request.choose(invitation, memory, self.settings, rng, rng.bytes)
-            memory = dict(kept)
-        task = self.server.task(self.state, user, wish, self.settings, tasks)
-        local = self.client.begin(task, memory, _no_embeddings, self.settings, rng, rng.bytes)
-        for value in self.client.parameters(local, self.settings):
+    def _device(self, place: int, held: NDArray[np.bool_], seed: int, rng: np.random.Generator) -> Device:
+        user, state = self.users[place], self.state.algorithm
+        memory, request = self.memories.get(user, {}), None
+        invitation = invite(self.method, state, user)
+        if invitation is not None:
+            request, memory = choose(self.method, invitation, memory, rng=rng, secret=rng.bytes)
+        task = codec.unpack(self.client.task, assign(self.method, state, user, request=request, seed=seed))
+        local = self.client.begin(task, memory, _no_embeddings, self.method.settings, rng, rng.bytes)
+        for value in self.client.parameters(local, self.method.settings):
             value.requires_grad_()
         return Device(user, torch.from_numpy(np.flatnonzero(held)), local, memory)
 
@@ -123,7 +119,9 @@ class Federation:
         one: a loss is the mean over its batch."""
         if [field.name for field in fields(devices[0].local)] != ["vector"]:  # type: ignore[arg-type]
             losses = [
-                self.client.loss(embeddings[device.rows], torch.zeros_like(device.rows), device.local, self.settings)
+                self.client.loss(
+                    embeddings[device.rows], torch.zeros_like(device.rows), device.local, self.method.settings
+                )
                 for device in devices
             ]
             return torch.stack(losses) @ torch.from_numpy(weights.astype(np.float32))
@@ -135,25 +133,25 @@ class Federation:
 
         def one(embedding: Tensor, vector: Tensor) -> Tensor:
             place = torch.zeros(1, dtype=torch.int64)
-            found: Tensor = self.client.loss(embedding[None], place, kind(vector), self.settings)  # type: ignore[call-arg]
+            found: Tensor = self.client.loss(embedding[None], place, kind(vector), self.method.settings)  # type: ignore[call-arg]
             return found
 
         losses = torch.func.vmap(one)(embeddings[rows], vectors[owner])
         per_sample = torch.from_numpy(weights.astype(np.float32)) / sizes
         return losses @ per_sample[owner]
 
-    def _finished(self, device: Device, weight: float, rng: np.random.Generator) -> Contribution[object]:
-        rate = self.config.learning_rate * self.client.rate(self.settings)
-        for value in self.client.parameters(device.local, self.settings):
+    def _finished(self, device: Device, weight: float, rng: np.random.Generator) -> Update:
+        rate = self.config.learning_rate * self.client.rate(self.method.settings)
+        for value in self.client.parameters(device.local, self.method.settings):
             with torch.no_grad():
                 if value.grad is not None:
                     value.sub_(value.grad, alpha=rate / weight)
             value.requires_grad_(False)
-        self.client.constrain(device.local, self.settings)
-        payload, memory = self.client.finish(device.local, _no_embeddings, self.settings, rng, rng.bytes)
-        self.server.check(payload, self.state, device.user, self.settings)
-        self.memories[device.user] = dict(memory)
-        return Contribution(device.user, len(device.rows), payload)
+        self.client.constrain(device.local, self.method.settings)
+        payload, memory = self.client.finish(device.local, _no_embeddings, self.method.settings, rng, rng.bytes)
+        accepted = accept(self.method, self.state.algorithm, device.user, codec.pack(payload))
+        self.memories[device.user] = memory
+        return Update(Contribution(device.user, len(device.rows), accepted), math.nan)
 
 
 def _no_embeddings(indices: object = None, /) -> Tensor:
