@@ -41,12 +41,12 @@ def loaded(modality: str, preprocessing: Preprocessing) -> ModalityGraphs:
     return ModalityGraphs(Description(preprocessing), _sessions(modality))
 
 
-def register(record: Modality, monkeypatch: pytest.MonkeyPatch) -> None:
+def register(name: str, record: Modality, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were a folder for it, for the length of a test."""
-    package = ModuleType(f"uvsdk.modality.{record.name}")
+    package = ModuleType(f"uvsdk.modality.{name}")
     package.MODALITY = record  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, package.__name__, package)
-    there = tuple(sorted({*modality.names(), record.name}))
+    there = tuple(sorted({*modality.names(), name}))
     monkeypatch.setattr(modality, "names", lambda: there)
 
 

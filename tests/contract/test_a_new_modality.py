@@ -72,7 +72,7 @@ MODALITY = '''
         return _spectrum(features[start : start + WINDOW], preprocessing)
 
 
-    def worsen(captured, measured, rng, *, others=()):
+    def worsen(captured, measured, rng, others):
         rows = captured.rows[: 4 * RATE]
         if len(rows) == len(captured.rows):
             return {}
@@ -87,7 +87,6 @@ MODALITY = '''
 
 
     MODALITY = Modality(
-        name="gait",
         prepare=prepare,
         views=views,
         crop=crop,

@@ -47,7 +47,7 @@ class Numbers:
             return self.prepare(sample, bundle, capture=capture)  # looked up anew, so that a test may exchange it
 
         conditions = (SPEECH_S, SNR_DB)
-        return Modality(name="numbers", prepare=prepare, views=self.views, crop=self.crop, conditions=conditions)
+        return Modality(prepare=prepare, views=self.views, crop=self.crop, conditions=conditions)
 
     def prepare(self, sample: Sample, bundle: object, *, capture: Capture | None = None) -> Prepared:
         self.prepared += 1
@@ -87,7 +87,7 @@ def _identity_graph() -> bytes:
 def numbers(monkeypatch: pytest.MonkeyPatch) -> Numbers:
     """The modality, registered for the length of a test."""
     reader = Numbers()
-    register(reader.record(), monkeypatch)
+    register("numbers", reader.record(), monkeypatch)
     return reader
 
 

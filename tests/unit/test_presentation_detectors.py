@@ -54,7 +54,7 @@ def capturing(inner: modality.Modality, *, keeps: bool = True) -> modality.Modal
 
 @pytest.fixture
 def bundle(identity_bundle: MakeBundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    register(capturing(modality.get("numbers")), monkeypatch)
+    register("numbers", capturing(modality.get("numbers")), monkeypatch)
     return identity_bundle()
 
 
@@ -103,7 +103,7 @@ def test_two_detectors_of_one_name_are_refused() -> None:
 
 
 def test_a_modality_that_keeps_nothing_has_nothing_to_look_at(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    register(capturing(modality.get("numbers"), keeps=False), monkeypatch)
+    register("numbers", capturing(modality.get("numbers"), keeps=False), monkeypatch)
     with pytest.raises(SettingsError, match="not kept for presentation attack detectors"):
         verify(b"1 0 0", template(bundle), model=bundle, detectors=(FewDigits(3),))
     assert examine((), None, np.ones(1, np.float32)) == ((), {})

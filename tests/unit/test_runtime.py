@@ -296,7 +296,7 @@ def test_the_agent_makes_who_fails_wait_and_then_stops(store: EncryptedStore, bu
 def test_the_agent_takes_samples_as_its_operator_says_or_stricter(
     store: EncryptedStore, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    register(Picky().record(), monkeypatch)
+    register("numbers", Picky().record(), monkeypatch)
     enrol(store, bundle)
     for policy, sample, asks, expected in (
         ("standard", b"0.4 0 0", {}, (422, "low-quality")),

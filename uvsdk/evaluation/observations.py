@@ -13,7 +13,8 @@ from uvsdk.arrays import Bool, Float32, Int64
 from uvsdk.bundle import Bundle, inference
 from uvsdk.errors import EnrolmentError, SampleError, SettingsError
 from uvsdk.evaluation.protocols import Person
-from uvsdk.modality import Capture, Captured, Modality, get
+from uvsdk.modality import Capture, Captured, get
+from uvsdk.modality.contract import Worsen
 from uvsdk.scoring.conditions import Condition, Conditions, conditions_of
 
 ORIGINAL = "original"
@@ -97,6 +98,7 @@ def observe(
         SettingsError: a file cannot be read.
     """
     rng, modality = np.random.default_rng(seed), get(bundle.manifest.modality)
+    worsen = modality.worsen if worse else None
     rows: list[tuple[Float32, int, int, str, bool, Conditions]] = []
     failures: list[str] = []
     heard: list[tuple[int, Captured | None]] = []
@@ -111,11 +113,13 @@ def observe(
             seen.add(digest)
             try:
                 others = [item for owner, item in heard if owner != index]
-                found, captured = _variants(data, bundle, modality, worse, rng, others)
+                found, captured = _variants(data, bundle, worsen, rng, others)
             except SampleError as error:
                 failures.append(f"{path.name}: {error}")
                 continue
-            rows += [(row, index, recording, name, enrolled, where) for name, row, where in found]
+            for name, row, measured in found:
+                where = conditions_of(measured, modality.conditions)
+                rows.append((row, index, recording, name, enrolled, where))
             recording += 1
             heard.append((index, captured))
             del heard[:-_HEARD]
@@ -146,26 +150,18 @@ def _read(path: Path) -> bytes:
 
 
 def _variants(
-    data: bytes,
-    bundle: Bundle,
-    modality: Modality,
-    worse: bool,
-    rng: np.random.Generator,
-    others: Sequence[Captured | None],
-) -> tuple[list[tuple[str, Float32, Conditions]], Captured | None]:
+    data: bytes, bundle: Bundle, worsen: Worsen | None, rng: np.random.Generator, others: Sequence[Captured | None]
+) -> tuple[list[tuple[str, Float32, dict[str, float]]], Captured | None]:
     """The sample and its copies, and the sample as it was decoded; a copy that cannot be matched is left out."""
     embedded = inference.embed(data, bundle, capture=_CAPTURE)
-    found: list[tuple[str, Float32, Conditions]] = [
-        (ORIGINAL, embedded.embedding, conditions_of(embedded.quality.measured, modality.conditions))
-    ]
-    if not worse or modality.worsen is None:
-        return found, embedded.captured
-    for name, sample in modality.worsen(embedded.captured, embedded.quality.measured, rng, others=others).items():
+    measured = embedded.quality.measured
+    found = [(ORIGINAL, embedded.embedding, measured)]
+    for name, sample in ({} if worsen is None else worsen(embedded.captured, measured, rng, others)).items():
         try:
             copy = inference.embed(sample, bundle, capture=_CAPTURE)
         except SampleError:
             continue
-        found.append((name, copy.embedding, conditions_of(copy.quality.measured, modality.conditions)))
+        found.append((name, copy.embedding, copy.quality.measured))
     return found, embedded.captured
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -120,27 +120,11 @@ class Prepare(Protocol):
         """Decode, check and reduce a sample to features. Raises :class:`uvsdk.errors.SampleError`."""
 
 
-class Worsen(Protocol):
-    """What makes the copies of a sample that a calibration looks at as well."""
-
-    def __call__(
-        self,
-        captured: Captured | None,
-        measured: Mapping[str, float],
-        rng: np.random.Generator,
-        *,
-        others: Sequence[Captured | None] = (),
-    ) -> dict[str, Sample]:
-        """The worse copies of one sample by name.
-
-        A copy that would be the sample itself (already that short, already that small) is left out.
-
-        Args:
-            captured: the decoded sample.
-            measured: its :attr:`uvsdk.scoring.Quality.measured`.
-            rng: chooses places and makes noise.
-            others: samples of other people.
-        """
+Worsen: TypeAlias = Callable[
+    [Captured | None, Mapping[str, float], np.random.Generator, Sequence[Captured | None]], dict[str, Sample]
+]
+"""A decoded sample, what was measured of it, randomness and samples of other people -> its worse copies by name; one
+that would be the sample itself (already that short, already that small) is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +144,9 @@ class Graph:
 class Modality:
     """One kind of sample: how it becomes features, how these become what a model is fed, and what is known of it.
 
-    Training and verification call the same functions, so there is one feature path.
+    Training and verification call the same functions, so there is one feature path. Its name is its folder's.
 
     Args:
-        name: its folder, and its name in manifests.
         prepare: a sample to features.
         views: features and the bundle's settings -> the inference views that the graph is fed, (n, ...), n >= 1.
         crop: the same with randomness -> one training view, of the shape of one row of the views.
@@ -181,7 +164,6 @@ class Modality:
     ...     values = np.array(sample.split(), np.float32)
     ...     return Prepared(values, Quality({"length": float(np.linalg.norm(values))}), {})
     >>> numbers = Modality(
-    ...     name="numbers",
     ...     prepare=prepare,
     ...     views=lambda features, preprocessing: features[None],
     ...     crop=lambda features, preprocessing, rng: features,
@@ -190,7 +172,6 @@ class Modality:
     {'length': 5.0}
     """
 
-    name: str
     prepare: Prepare
     views: Callable[[Array, Preprocessing], Float32]
     crop: Callable[[Array, Preprocessing, np.random.Generator], Float32]

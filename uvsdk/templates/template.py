@@ -85,10 +85,10 @@ class Template:
 
     def _checked_conditions(self) -> dict[str, float]:
         """In the order of the modality's; where there are none, the modality need not be installed here."""
-        if not self.conditions:
-            return {}
         from uvsdk import modality
 
+        if not self.conditions:
+            return {}
         known = [kind.name for kind in modality.get(self.modality).conditions]
         wrong = [name for name, value in self.conditions.items() if name not in known or not np.isfinite(value)]
         if wrong:

@@ -73,7 +73,7 @@ def embedded(root: Path, bundle: Bundle, seed: int) -> Embedded:
             (original.embedding, person, index, FULL, conditions_of(original.quality.measured, MODALITY.conditions))
         )
         others = [item for speaker, item in heard if speaker != row["speaker"]]
-        made = worsen(voice, original.quality.measured, rng, others=others)
+        made = worsen(voice, original.quality.measured, rng, others)
         for name, recording in CUTS.items():
             made[measured_name(name)] = worse_recording(voice.recorded, voice.rate, recording, rng=rng)
         made[measured_name(BROWN)] = (

@@ -14,7 +14,6 @@ FACE_PIXELS = Condition("face_pixels", logarithmic=True)
 SHARPNESS = Condition("sharpness", logarithmic=True)
 
 MODALITY = Modality(
-    name="face",
     prepare=chips.prepare,
     views=chips.views,
     crop=chips.crop,

@@ -44,10 +44,9 @@ def worsen(
     captured: Captured | None,
     measured: Mapping[str, float],
     rng: np.random.Generator,
-    *,
-    others: Sequence[Captured | None] = (),
+    others: Sequence[Captured | None],
 ) -> dict[str, Sample]:
-    """See :class:`uvsdk.modality.contract.Worsen`; nothing in it is random."""
+    """See :data:`uvsdk.modality.contract.Worsen`; nothing in it is random."""
     assert isinstance(captured, CapturedFace)
     made = {name: worse_photo(captured.photo, captured.face.pixels, photo) for name, photo in PHOTOS.items()}
     return {name: worse for name, worse in made.items() if worse is not captured.photo}

@@ -6,4 +6,4 @@ Features are ink, float32 (S, S), 0 (paper) to 1 (the strongest ink).
 from uvsdk.modality.contract import Modality
 from uvsdk.modality.handwriting import ink
 
-MODALITY = Modality(name="handwriting", prepare=ink.prepare, views=ink.views, crop=ink.crop)
+MODALITY = Modality(prepare=ink.prepare, views=ink.views, crop=ink.crop)

@@ -16,7 +16,6 @@ SNR_DB = Condition("snr_db", highest=30.0)
 BANDWIDTH_HZ = Condition("bandwidth_hz")
 
 MODALITY = Modality(
-    name="voice",
     prepare=frames.prepare,
     views=frames.views,
     crop=frames.crop,

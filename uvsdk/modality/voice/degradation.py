@@ -58,10 +58,9 @@ def worsen(
     captured: Captured | None,
     measured: Mapping[str, float],
     rng: np.random.Generator,
-    *,
-    others: Sequence[Captured | None] = (),
+    others: Sequence[Captured | None],
 ) -> dict[str, Sample]:
-    """See :class:`uvsdk.modality.contract.Worsen`; ``others`` are the babble."""
+    """See :data:`uvsdk.modality.contract.Worsen`; ``others`` are the babble."""
     assert isinstance(captured, CapturedVoice)
     voices = [item.recorded for item in others if isinstance(item, CapturedVoice) and item.rate == captured.rate]
     share = measured["speech_s"] / max(measured["duration_s"], 1e-9)
