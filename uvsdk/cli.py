@@ -34,15 +34,20 @@ def commands() -> list[Command]:
     return _load()[0]
 
 
-def _load() -> tuple[list[Command], list[str]]:
-    """The subcommands, and the extras without which others are missing (an entry point is named as its extra)."""
+def _load(wanted: str = "") -> tuple[list[Command], list[str]]:
+    """The subcommands, and the extras without which others are missing (an entry point is named as its extra).
+
+    Packages are loaded up to the one that has the command ``wanted``: the server's, which comes last, takes a second.
+    """
     found: list[Command] = []
     missing: list[str] = []
-    for entry in entry_points(group="uvsdk.commands"):
+    for entry in sorted(entry_points(group="uvsdk.commands"), key=lambda entry: entry.name):
         try:
             found += entry.load()
         except ModuleNotFoundError:
             missing.append(entry.name)
+        if any(command.name == wanted for command in found):
+            break
     return sorted(found, key=lambda command: command.name), sorted(missing)
 
 
@@ -73,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    found, missing = _load()
+    given = sys.argv[1:] if arguments is None else arguments
+    found, missing = _load(given[0] if given else "")
     parser = argparse.ArgumentParser(
         prog="uvsdk",
         description="User verification that learns without pooling.",

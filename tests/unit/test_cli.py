@@ -271,3 +271,15 @@ def test_a_service_that_is_stopped_has_not_failed(place: tuple[Path, int], tmp_p
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in errors
+
+
+def test_a_device_command_does_not_load_the_server() -> None:
+    code = (
+        "import sys\n"
+        "from uvsdk import cli\n"
+        "found, _ = cli._load('verify')\n"
+        "assert 'verify' in {command.name for command in found}\n"
+        "assert not {'fastapi', 'sqlalchemy'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
