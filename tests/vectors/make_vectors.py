@@ -25,6 +25,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from tests.vectors.annotate import annotated
 from uvsdk.enrolment.ageing import History
 from uvsdk.federation import algorithms, messages
+from uvsdk.federation.classes import neighbours
+from uvsdk.federation.classes.matrix import ClassMatrix
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.modality.voice import SNR_DB
 from uvsdk.presentation import recollection, spoken_digits
@@ -163,6 +165,17 @@ RECORDS: tuple[Any, ...] = (
         first=np.array([0.5, -0.25], np.float32),
         second=np.array([0.25, 0.0625], np.float32),
         control=np.array([0.0, 1.0], np.float32),
+    ),
+    # What several methods keep, here with the approximate lists of neighbours that a vector under methods has not.
+    ClassMatrix(
+        users=("ana", "ben"),
+        vectors=np.eye(2, 3),
+        means=np.zeros((2, 3)),
+        samples=np.array([5, 3]),
+        last_round=np.array([6, -1]),
+        rounds=7,
+        started=True,
+        lists=neighbours.empty(2),
     ),
     MemoryRecord(7, {"offset": EMBEDDING, "rounds": np.array([3], np.int64)}),
     RequestRecord(7, body=b"the method's own request, packed"),
