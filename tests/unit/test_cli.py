@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shlex
@@ -252,11 +253,16 @@ def test_ctrl_c_is_one_line(place: tuple[Path, int]) -> None:
     os.mkfifo(folder / "pipe")
     command = [sys.executable, "-m", "uvsdk", "store", "--list", "--store", "names", "--passphrase-file", "pipe"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder)
-    with (folder / "pipe").open("wb"):  # opens when the other side reads
+    held = None
+    while held is None and process.poll() is None:  # until the other side reads
+        with contextlib.suppress(OSError):
+            held = os.open(folder / "pipe", os.O_WRONLY | os.O_NONBLOCK)
         time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=30)[1] == "uvsdk store: interrupted\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[1] == "uvsdk store: interrupted\n"
     assert process.returncode == 130
+    assert held is not None
+    os.close(held)
 
 
 def test_a_service_that_is_stopped_has_not_failed(place: tuple[Path, int], tmp_path: Path) -> None:
