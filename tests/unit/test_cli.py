@@ -251,7 +251,8 @@ def test_output_that_cannot_be_written(place: tuple[Path, int]) -> None:
 def test_ctrl_c_is_one_line(place: tuple[Path, int]) -> None:
     folder, _ = place
     os.mkfifo(folder / "pipe")
-    command = [sys.executable, "-m", "uvsdk", "store", "--list", "--store", "names", "--passphrase-file", "pipe"]
+    arguments = ["enroll", "ana", "p0.png", "--model", "m.uvb", "--store", "unfinished", "--passphrase-file", "pipe"]
+    command = [sys.executable, "-m", "uvsdk", *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder)
     held = None
     while held is None and process.poll() is None:  # until the other side reads
@@ -259,7 +260,7 @@ def test_ctrl_c_is_one_line(place: tuple[Path, int]) -> None:
             held = os.open(folder / "pipe", os.O_WRONLY | os.O_NONBLOCK)
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30)[1] == "uvsdk store: interrupted\n"
+    assert process.communicate(timeout=30)[1] == "uvsdk enroll: interrupted\n"
     assert process.returncode == 130
     assert held is not None
     os.close(held)
