@@ -10,21 +10,14 @@ from uvsdk.modality.face import chips
 from uvsdk.modality.face.degradation import worsen
 from uvsdk.scoring.conditions import Condition
 
-FACE_PIXELS = Condition("face_pixels", logarithmic=True)
-SHARPNESS = Condition("sharpness", logarithmic=True)
-
 MODALITY = Modality(
     prepare=chips.prepare,
     views=chips.views,
     crop=chips.crop,
     graphs={"detector": Graph("yunet")},
     highest=255.0,
-    conditions=(FACE_PIXELS, SHARPNESS),
-    reported={
-        "face_pixels": "Width of the face (pixels)",
-        "sharpness": "Sharpness",
-        "brightness": "Brightness",
-    },
+    conditions=(Condition("face_pixels", logarithmic=True), Condition("sharpness", logarithmic=True)),
+    reported={"face_pixels": "Width of the face (pixels)", "sharpness": "Sharpness", "brightness": "Brightness"},
     worsen=worsen,
     advice="turn the head a little between pictures, change the light, or add some another day",
     classifier="uvsdk.presentation.antispoof:FaceClassifier",
