@@ -17,7 +17,7 @@ import uvsdk
 from uvsdk import modality
 from uvsdk.bundle import Bundle
 from uvsdk.cli import main
-from uvsdk.errors import LowQualityError, UnknownNameError
+from uvsdk.errors import BundleError, LowQualityError
 from uvsdk.training import backbones
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -244,5 +244,5 @@ def test_it_is_gone_with_its_folder(gait: Path, monkeypatch: pytest.MonkeyPatch)
     run("export", "gait-linear", "-o", gait / "model.uvb")
     monkeypatch.setattr(modality, "__path__", modality.__path__[:-1])
     assert "gait" not in modality.names()
-    with pytest.raises(UnknownNameError, match="face, handwriting, voice"):
+    with pytest.raises(BundleError, match="no modality 'gait'; there are face, handwriting, voice"):
         Bundle.open(gait / "model.uvb")

@@ -197,7 +197,7 @@ class Bundle:
             if described is None:
                 return bundle
             return bundle.with_calibration(calibration_of(members, object_of(described), manifest.modality))
-        except (KeyError, TypeError, ValueError, AttributeError, ModelMismatchError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ModelMismatchError, UnknownNameError) as error:
             raise BundleError(f"the manifest does not describe this bundle: {error}") from error
 
     def to_bytes(self) -> bytes:
