@@ -117,8 +117,7 @@ def test_a_fault_of_the_method_is_raised_unless_it_is_to_refuse_one_user() -> No
     assert (state.users, refused) == (("a", "c"), {"b": "a fault of the method"})
 
 
-def test_who_joins_anew_leaves_no_trace_behind_even_where_the_new_admission_is_refused() -> None:
-    # As a server does: the user whose account was another's is removed only together with what replaces it.
+def test_who_joins_anew_takes_the_place_of_what_was_there_and_a_refused_admission_leaves_it() -> None:
     state, _ = admit(PLAIN, Ledger(("a", "b")), joining(a=1), seed=SEED, start=False, anew={"a"})
     assert state.users == ("b", "a")
     state, refused = admit(PLAIN, Ledger(("a", "b")), joining(a=10), seed=SEED, start=False, anew={"a"})
