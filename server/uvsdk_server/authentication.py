@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from fastapi import Depends, Request
-from sqlalchemy import select
 from starlette.responses import Response
 
 from uvsdk.errors import SealError
@@ -21,7 +20,7 @@ from uvsdk_server import tokens
 from uvsdk_server.bodies import StrictRoute, form_as_json
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.people import Device, check_active, check_known, check_trains
-from uvsdk_server.store.schema import devices
+from uvsdk_server.store import roster
 
 
 def deployment(request: Request) -> Deployment:
@@ -67,7 +66,7 @@ async def _with_body(request: Request, device: Device) -> Device:
 async def _signer(request: Request) -> Device:
     claim = fresh_claim(request)
     async with deployment(request).database.read() as connection:
-        row = (await connection.execute(select(devices).where(devices.c.device_id == claim.key_id))).first()
+        row = await roster.of_id(connection, claim.key_id)
     if row is None:
         raise Problem("unknown-device", "no such device is registered; register it with an enrolment token")
     key = Ed25519PublicKey.from_public_bytes(row.signing_key)

@@ -316,7 +316,6 @@ def _hand_out(arguments: argparse.Namespace, made: Sequence[str]) -> None:
 
 
 async def _token_rows(connection: AsyncConnection) -> list[tuple[str, ...]]:
-    found = (await connection.execute(select(schema.tokens).order_by(schema.tokens.c.created))).all()
     return [
         (
             row.token_id,
@@ -327,7 +326,7 @@ async def _token_rows(connection: AsyncConnection) -> list[tuple[str, ...]]:
             "revoked" if row.revoked else "expired" if row.expires and row.expires <= wall_clock() else "valid",
             row.label,
         )
-        for row in found
+        for row in await tokens.listed(connection)
     ]
 
 

@@ -13,8 +13,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -28,8 +27,8 @@ from uvsdk_server.monitoring import Log
 from uvsdk_server.rounds import Rounds
 from uvsdk_server.shielding import to_its_end
 from uvsdk_server.store import ledger, removals, traces
-from uvsdk_server.store.ledger import AnyRow
 from uvsdk_server.store.quarantine import Quarantine
+from uvsdk_server.store.rows import every, first
 from uvsdk_server.store.schema import deletions, users
 
 PATIENCE_S: Final = 2.0
@@ -47,11 +46,13 @@ class Deletion:
         deletion_id: 32 hexadecimal digits, told to whoever asked for it. Empty where there was nothing to delete.
         requested: Unix seconds.
         completed: Unix seconds, ``None`` while it is under way.
+        sealed: the user's id until then, for whoever goes on with it.
     """
 
     deletion_id: str
     requested: float
     completed: float | None
+    sealed: bytes | None = field(default=None, repr=False)
 
     @property
     def complete(self) -> bool:
@@ -83,8 +84,7 @@ class Deletions:
     async def find(self, deletion_id: str) -> Deletion | None:
         """The deletion of that id; it is known for 30 days after its end."""
         async with self._database.read() as connection:
-            row = (await connection.execute(select(deletions).where(deletions.c.deletion_id == deletion_id))).first()
-        return None if row is None else _deletion(row)
+            return await first(connection, Deletion, select(deletions).where(deletions.c.deletion_id == deletion_id))
 
     async def start(self) -> None:
         """Take up what a crash interrupted."""
@@ -115,10 +115,9 @@ class Deletions:
                 break
             await asyncio.sleep(pause_s)
             pause_s *= 2
-        found = await self.find(row.deletion_id)
-        return found or _deletion(row)
+        return await self.find(row.deletion_id) or row
 
-    async def _forget(self, user: str) -> AnyRow | None:
+    async def _forget(self, user: str) -> Deletion | None:
         """Delete rows and files, and give the row of the deletion; ``None`` where there is nothing of that user."""
         training, files = self._rounds.training, self._keys.files
         async with self._rounds.state_lock:
@@ -154,19 +153,19 @@ class Deletions:
         self._rounds.awaited.forget(gone)
         return row
 
-    async def _record(self, connection: AsyncConnection, user: str) -> AnyRow:
+    async def _record(self, connection: AsyncConnection, user: str) -> Deletion:
         name = secrets.token_hex(16)
         sealed = self._keys.at_rest.seal(json.dumps({"user": user}).encode(), _purpose(name))
-        await connection.execute(
-            insert(deletions).values(deletion_id=name, requested=self._rounds.clock(), sealed=sealed)
-        )
-        return (await connection.execute(select(deletions).where(deletions.c.deletion_id == name))).one()
+        new = Deletion(name, self._rounds.clock(), None, sealed)
+        await connection.execute(insert(deletions).values(**asdict(new)))
+        return new
 
-    def _user_of(self, row: AnyRow) -> str:
+    def _user_of(self, row: Deletion) -> str:
+        assert row.sealed is not None  # until it is complete
         user: str = json.loads(self._keys.at_rest.open(row.sealed, _purpose(row.deletion_id)))["user"]
         return user
 
-    async def _finished(self, row: AnyRow, user: str) -> bool:
+    async def _finished(self, row: Deletion, user: str) -> bool:
         """Whether nothing is left of the user; notes that where it is so."""
         async with self._finishing:
             found = await self.find(row.deletion_id)
@@ -217,12 +216,8 @@ class Deletions:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-async def _pending(connection: AsyncConnection) -> Sequence[AnyRow]:
-    return (await connection.execute(select(deletions).where(deletions.c.completed.is_(None)))).all()
-
-
-def _deletion(row: AnyRow) -> Deletion:
-    return Deletion(row.deletion_id, row.requested, row.completed)
+async def _pending(connection: AsyncConnection) -> list[Deletion]:
+    return await every(connection, Deletion, select(deletions).where(deletions.c.completed.is_(None)))
 
 
 def _purpose(deletion_id: str) -> str:

@@ -10,7 +10,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from sqlalchemy import insert, select
 
@@ -49,6 +49,7 @@ from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database, newest_revision
 from uvsdk_server.store.pairing import Pair, State, judge, look
 from uvsdk_server.store.quarantine import Quarantine
+from uvsdk_server.store.rows import DeploymentRow
 from uvsdk_server.training import Training, check_restricted
 from uvsdk_server.uploads import Uploads
 from uvsdk_server.verification import Verifier
@@ -474,12 +475,12 @@ async def _settle_config(settings: Settings, database: Database, log: Log, now: 
 
 
 async def _current_bundle(
-    database: Database, blobs: Blobs, deployment: Any, at_rest: AtRest
+    database: Database, blobs: Blobs, deployment: DeploymentRow, at_rest: AtRest
 ) -> tuple[Bundle, float, int]:
     """The current model with its calibration, the norm of what training started from, and the round that made it."""
-    query = select(schema.models).where(schema.models.c.model_version == deployment.model_version)
     async with database.read() as connection:
-        row = (await connection.execute(query)).one()
+        row = await ledger.model_row(connection, deployment.model_version)
+    assert row is not None
     bundle = opened_base(blobs.read(deployment.base_blob), at_rest)
     start_norm = clipping.of_start(bundle.theta)
     if bundle.version != row.model_version:

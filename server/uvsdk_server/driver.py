@@ -36,6 +36,7 @@ from uvsdk_server.monitoring import Log, Metrics, where
 from uvsdk_server.rounds import Rounds
 from uvsdk_server.settings import Settings
 from uvsdk_server.store import ledger, removals
+from uvsdk_server.store.rows import Candidate, Joining, Receipt, Round
 
 _RETRY_S = 5.0
 _LOOK_S = 60.0
@@ -111,7 +112,7 @@ class Driver:
             await self._aggregate(row)
         return 0.0
 
-    async def _open(self, last: ledger.AnyRow | None) -> float | None:
+    async def _open(self, last: Round | None) -> float | None:
         config = self._training.config
         async with self._database.read() as connection:
             deployment = await ledger.deployment_row(connection)
@@ -127,6 +128,7 @@ class Driver:
         if finished or early or size < config.quorum(size):
             return None
         if last is not None:
+            assert last.closed is not None  # it is committed or aborted
             pause_s = max(self._settings.round_pause_s, _after_aborts_s(aborts))
             ends = last.closed + pause_s
             remaining_s = self._waits.remaining_s("pause", last.round_id, until=ends, longest_s=pause_s)
@@ -152,7 +154,7 @@ class Driver:
         self._metrics.current_round.set(round_id)
         return 0.0
 
-    async def _select(self, row: ledger.AnyRow) -> None:
+    async def _select(self, row: Round) -> None:
         """Take admissions into the algorithm's state and fix the cohort, in one transaction."""
         config, seed = self._training.config, int(row.seed)
         async with self._rounds.state_lock:
@@ -194,15 +196,16 @@ class Driver:
             self._blobs.remove(deployment.algorithm_blob)
             self._report()
 
-    async def _collect(self, row: ledger.AnyRow) -> None:
+    async def _collect(self, row: Round) -> None:
         deadline = self._rounds.clock() + self._training.config.deadline_s
         async with self._database.write() as connection:
             await ledger.change_round(connection, row.round_id, "collecting", deadline=deadline)
         self._rounds.awaited.open(row.round_id)
         self._log.info("round collecting", round_id=row.round_id, cohort=row.cohort, quorum=row.quorum)
 
-    async def _close(self, row: ledger.AnyRow) -> float:
+    async def _close(self, row: Round) -> float:
         """End collection where the cohort is complete or the time is up."""
+        assert row.deadline is not None  # since it collects
         # Read anew at each look: an upload may be recorded between a look and the notice that follows from it.
         async with self._database.read() as connection:
             outstanding = await ledger.outstanding(connection, row.round_id)
@@ -229,7 +232,7 @@ class Driver:
             await self._clean()
         return 0.0
 
-    async def _aggregate(self, row: ledger.AnyRow) -> None:
+    async def _aggregate(self, row: Round) -> None:
         start = time.perf_counter()
         async with self._rounds.state_lock:
             await self._rounds.observer.reached(observer.AGGREGATION_STARTED)
@@ -251,7 +254,7 @@ class Driver:
                 self._metrics.aggregation_seconds.observe(time.perf_counter() - start)
         await self._clean()
 
-    async def _commit(self, row: ledger.AnyRow, result: Result, accepted: int) -> None:
+    async def _commit(self, row: Round, result: Result, accepted: int) -> None:
         bundle, outcome = await asyncio.to_thread(self._store, result)
         await self._rounds.observer.reached(observer.RESULT_STORED)
         async with self._database.write() as connection:
@@ -263,7 +266,7 @@ class Driver:
         self._metrics.class_cosine.set(self._training.mean_offdiagonal_cosine())
         self._log.info("round committed", round_id=row.round_id, accepted=accepted, model=outcome.model_version[:12])
 
-    async def _give_up(self, row: ledger.AnyRow, error: Exception, *, accepted: int = 0) -> None:
+    async def _give_up(self, row: Round, error: Exception, *, accepted: int = 0) -> None:
         """Abort a round over an error that trying again would meet again."""
         reason = str(error)
         if not isinstance(error, UvsdkError):
@@ -273,16 +276,14 @@ class Driver:
         async with self._database.write() as connection:
             await self._abort(connection, row, reason, accepted=accepted)
 
-    async def _abort(self, connection: AsyncConnection, row: ledger.AnyRow, reason: str, *, accepted: int = 0) -> None:
+    async def _abort(self, connection: AsyncConnection, row: Round, reason: str, *, accepted: int = 0) -> None:
         """Close a round without a result: model, algorithm state, optimiser and the norms known stay as they were."""
         values = {"closed": self._rounds.clock(), "reason": reason[:1000], "accepted": accepted}
         await ledger.change_round(connection, row.round_id, "aborted", **values)
         self._metrics.rounds.labels("aborted").inc()
         self._log.warning("round aborted", round_id=row.round_id, reason=reason)
 
-    async def _result(
-        self, row: ledger.AnyRow, receipts: Sequence[ledger.Receipt], eligible: Sequence[ledger.AnyRow]
-    ) -> Result:
+    async def _result(self, row: Round, receipts: Sequence[Receipt], eligible: Sequence[Candidate]) -> Result:
         private_key = self._keys.hpke(row.server_key_id)
         if private_key is None or len(receipts) < row.quorum:
             raise UpdateRejectedError(f"{len(receipts)} updates that can be opened, need {row.quorum}")
@@ -299,7 +300,7 @@ class Driver:
             seed=int(row.seed),
         )
 
-    def _upload(self, receipt: ledger.Receipt) -> aggregation.Upload:
+    def _upload(self, receipt: Receipt) -> aggregation.Upload:
         if receipt.head_sealed is None or receipt.blob is None:
             raise SealError("the content of an accepted update is gone from the database")
         head = unpack(
@@ -312,7 +313,7 @@ class Driver:
         contribution = Contribution(receipt.user, receipt.samples, payload)
         return aggregation.Upload(self._blobs.path(receipt.blob), Update(contribution, receipt.norm))
 
-    def _admission(self, row: ledger.AnyRow) -> Admission:
+    def _admission(self, row: Joining) -> Admission:
         return unpack(Admission, self._keys.files.user(row.user).open(row.admission_sealed, f"admission/{row.user}"))
 
     def _store(self, result: Result) -> tuple[Bundle, ledger.Outcome]:

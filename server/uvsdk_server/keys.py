@@ -20,6 +20,7 @@ import hmac
 import os
 import secrets
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -37,6 +38,7 @@ from uvsdk.privacy.identifiers import key_id
 from uvsdk.records.transfer import stays_here
 from uvsdk_server.clocks import Ageing
 from uvsdk_server.store.database import Database
+from uvsdk_server.store.rows import every
 from uvsdk_server.store.schema import server_keys
 
 _NONCE_BYTES = 12
@@ -227,6 +229,15 @@ class UserSeal:
             return self._shared.open(sealed, purpose)
 
 
+@dataclass(frozen=True, slots=True)
+class HpkeKey:
+    """When a key was made, and when it was destroyed."""
+
+    key_id: str
+    created: float
+    retired: float | None
+
+
 class KeyRing:
     """The keys, loaded.
 
@@ -249,7 +260,7 @@ class KeyRing:
         """Read the keys that the database counts on; the first HPKE key is made where it has never had one."""
         ring = cls(files)
         async with database.read() as connection:
-            rows = (await connection.execute(select(server_keys).order_by(server_keys.c.created))).all()
+            rows = await every(connection, HpkeKey, select(server_keys).order_by(server_keys.c.created))
         files.check(hpke=[row.key_id for row in rows if row.retired is None])
         for row in rows:
             if row.retired is None:

@@ -27,7 +27,7 @@ from uvsdk_server.keys import AtRest
 from uvsdk_server.store import ledger
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
-from uvsdk_server.store.ledger import AnyRow
+from uvsdk_server.store.rows import Model, every
 from uvsdk_server.store.schema import deployment, models
 
 _BASE: Final = "model/base"
@@ -74,8 +74,7 @@ class Models:
     async def knows(self, version: str) -> bool:
         """Whether ``version`` is one of those that are kept."""
         async with self._database.read() as connection:
-            query = select(models.c.model_version).where(models.c.model_version == version)
-            return (await connection.execute(query)).first() is not None
+            return await ledger.model_row(connection, version) is not None
 
     async def bundle_file(self, version: str) -> Download:
         """The whole bundle of ``version`` (or ``current``). Raises :class:`Problem` 404."""
@@ -125,7 +124,7 @@ class Models:
     async def forget(self, keep: int) -> None:
         """Drop all but the newest ``keep`` versions, files included."""
         async with self._database.write() as connection:
-            rows = (await connection.execute(select(models).order_by(models.c.round_id.desc()))).all()
+            rows = await every(connection, Model, select(models).order_by(models.c.round_id.desc()))
             for row in rows[keep:]:
                 await connection.execute(delete(models).where(models.c.model_version == row.model_version))
             kept = {row.theta_blob for row in rows[:keep]} | {row.calibration_blob for row in rows[:keep]}
@@ -137,17 +136,14 @@ class Models:
             for path in self._cache.glob(f"{row.model_version}-*"):
                 path.unlink(missing_ok=True)
 
-    async def _find(self, version: str) -> AnyRow:
-        query = select(models).where(
-            models.c.model_version == (self.current.version if version == "current" else version)
-        )
+    async def _find(self, version: str) -> Model:
         async with self._database.read() as connection:
-            row = (await connection.execute(query)).first()
+            row = await ledger.model_row(connection, self.current.version if version == "current" else version)
         if row is None:
             raise Problem("unknown-model", "no such model version is kept here; ask for models/current")
         return row
 
-    def _build(self, row: AnyRow, path: Path) -> None:
+    def _build(self, row: Model, path: Path) -> None:
         bundle = self.current
         if row.model_version != bundle.version:
             bundle = bundle.with_theta(self._blobs.read_array(row.theta_blob))
@@ -194,7 +190,7 @@ async def take_over(database: Database, blobs: Blobs, at_rest: AtRest) -> int:
     cohorts = 0
     async with database.read() as connection:
         base = (await connection.execute(select(deployment.c.base_blob))).scalar_one()
-        rows = (await connection.execute(select(models).where(models.c.calibration_blob.is_not(None)))).all()
+        rows = await every(connection, Model, select(models).where(models.c.calibration_blob.is_not(None)))
     data = await asyncio.to_thread(blobs.read, base)
     sealed = _opens(data, at_rest, _BASE)
     bundle = opened_base(data, at_rest) if sealed else Bundle.from_bytes(data)
@@ -206,6 +202,7 @@ async def take_over(database: Database, blobs: Blobs, at_rest: AtRest) -> int:
         await asyncio.to_thread(blobs.remove, base)
     conditions = modality.get(bundle.manifest.modality).conditions
     for row in rows:
+        assert row.calibration_blob is not None  # asked for above
         data = await asyncio.to_thread(blobs.read, row.calibration_blob)
         if _opens(data, at_rest, f"{_CALIBRATION}{row.model_version}"):
             continue

@@ -25,8 +25,8 @@ from uvsdk_server.keys import KeyFolder
 from uvsdk_server.seals import seal_of
 from uvsdk_server.store import ledger, roster
 from uvsdk_server.store.database import Database
-from uvsdk_server.store.ledger import AnyRow
-from uvsdk_server.store.roster import State
+from uvsdk_server.store.roster import DeviceRow, State
+from uvsdk_server.store.rows import first
 from uvsdk_server.store.schema import devices, users
 
 DEVICE_ID_DIGITS: Final = 32
@@ -70,6 +70,14 @@ class Place:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Sealed:
+    """A template as it is kept."""
+
+    template_sealed: bytes
+    template_version: str
+
+
 class People:
     """Rows of users and devices. Leaving is :class:`uvsdk_server.deletions.Deletions`, for it touches rounds."""
 
@@ -97,8 +105,7 @@ class People:
         Only reads, for anybody may ask. Raises :class:`Problem` 401, 403.
         """
         async with self._database.read() as connection:
-            query = select(devices.c.device_id).where(devices.c.device_id == asked.device_id)
-            if (await connection.execute(query)).first() is not None:
+            if await roster.of_id(connection, asked.device_id) is not None:
                 return True
             shown = await tokens.bearer_of(connection, asked.token, now)
         if "enrol" not in shown.scopes:
@@ -193,7 +200,7 @@ class People:
 
     async def devices(
         self, *, user: str | None = None, state: State | None = None, after: str = "", limit: int | None = None
-    ) -> Sequence[AnyRow]:
+    ) -> Sequence[DeviceRow]:
         """Rows of devices, sorted by id."""
         async with self._database.read() as connection:
             return await roster.listed(connection, user=user, state=state, after=after, limit=limit)
@@ -245,10 +252,11 @@ class People:
 
     async def template(self, user: str, model_version: str) -> Template:
         """A user's template, as the device has it. Raises :class:`Problem` 404, 409."""
-        query = select(users.c.template_sealed, users.c.template_version).where(users.c.user == user)
+        query = select(users.c.template_sealed, users.c.template_version)
+        query = query.where(users.c.user == user, users.c.template_sealed.is_not(None))
         async with self._database.read() as connection:
-            row = (await connection.execute(query)).first()
-        if row is None or row.template_sealed is None:
+            row = await first(connection, _Sealed, query)
+        if row is None:
             raise Problem("unknown-user", "nobody of that id has a template here; enrol first")
         if row.template_version != model_version:
             raise Problem(
@@ -294,7 +302,7 @@ def check_active(state: State) -> None:
         )
 
 
-async def approved(connection: AsyncConnection, row: AnyRow, limit: int) -> frozenset[str]:
+async def approved(connection: AsyncConnection, row: DeviceRow, limit: int) -> frozenset[str]:
     """Activate a device that waits; gives those that no longer train. Raises :class:`Problem` 403, 409."""
     if row.state == "revoked":
         raise Problem("revoked-device", "a device that was revoked stays so; it registers anew, with new keys")
@@ -312,7 +320,7 @@ async def _still(connection: AsyncConnection, device: Device | None, check: Call
         check("revoked" if row is None else row.state)
 
 
-async def _found(connection: AsyncConnection, device_id: str, by: Device | None) -> AnyRow:
+async def _found(connection: AsyncConnection, device_id: str, by: Device | None) -> DeviceRow:
     row = await roster.of_id(connection, device_id)
     if row is None or (by is not None and row.user != by.user):
         raise Problem("no-such-device", "there is no such device of this person; list them with GET /v1/devices")

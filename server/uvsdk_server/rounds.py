@@ -25,6 +25,7 @@ from uvsdk_server.store import ledger
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.drafts import Drafts
+from uvsdk_server.store.rows import Receipt, Round
 from uvsdk_server.training import Training
 
 
@@ -70,7 +71,7 @@ class Rounds:
             raise
         self.awaited.begin(device_id, round_id)
 
-    async def admits(self, device_id: str, round_id: int) -> tuple[ledger.AnyRow, ledger.Receipt | None]:
+    async def admits(self, device_id: str, round_id: int) -> tuple[Round, Receipt | None]:
         """The round a device may upload to, and its receipt where it has. Raises :class:`Problem` 403, 409, 410."""
         async with self.database.read() as connection:
             row = await ledger.round_row(connection, round_id)
@@ -91,7 +92,7 @@ class Rounds:
         purpose = f"request/{round_id}/{device_id}"
         digest = hashlib.sha256(request).digest()
         async with self.database.write() as connection:
-            row = await ledger.cohort_row(connection, round_id, device_id)
+            row = await ledger.member(connection, round_id, device_id)
             if row is None:
                 raise Problem("not-selected", "this device is not in the cohort of that round")
             if row.request_sealed is None:
@@ -101,7 +102,7 @@ class Rounds:
             elif self.keys.files.user(row.user).open(row.request_sealed, purpose) != digest:
                 raise Problem("already-requested", "this device asked for something else in this round")
 
-    async def record(self, new: ledger.Receipt) -> ledger.Receipt | None:
+    async def record(self, new: Receipt) -> Receipt | None:
         """Accept an update; gives the one that was accepted before, where there is one. Raises :class:`Problem`."""
         async with self.database.write() as connection:
             former = await ledger.receipt(connection, new.round_id, new.device_id)
@@ -146,7 +147,7 @@ class Rounds:
             self.wake()
 
 
-def check_collecting(row: ledger.AnyRow) -> None:
+def check_collecting(row: Round) -> None:
     """Raise :class:`Problem` 410 unless that round takes updates."""
     if row.state != "collecting":
         raise Problem("round-closed", f"round {row.round_id} is {row.state}; ask for the current one")

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.errors import SettingsError
 from uvsdk.rest.problems import Problem
-from uvsdk_server.store.ledger import AnyRow
+from uvsdk_server.store.rows import every, first
 from uvsdk_server.store.schema import tokens
 
 SCOPES: Final = ("operator", "verify", "enrol", "scores", "embeddings")
@@ -55,6 +55,22 @@ class Bearer:
 
     token_id: str
     scopes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token as the database knows it: by its digest."""
+
+    token_id: str
+    digest: str
+    scopes: str
+    label: str
+    user: str | None
+    created: float
+    expires: float | None
+    max_uses: int | None
+    uses: int
+    revoked: bool
 
 
 async def create(
@@ -112,6 +128,11 @@ async def create(
         )
     )
     return text
+
+
+async def listed(connection: AsyncConnection) -> list[Token]:
+    """Every token, oldest first."""
+    return await every(connection, Token, select(tokens).order_by(tokens.c.created))
 
 
 async def revoke(connection: AsyncConnection, token_id: str) -> bool:
@@ -185,11 +206,11 @@ def _check_enrolment(max_uses: int | None, user: str | None, *, unbound: bool) -
     return 1 if max_uses is None else max_uses
 
 
-async def _find(connection: AsyncConnection, text: str, now: float) -> AnyRow:
+async def _find(connection: AsyncConnection, text: str, now: float) -> Token:
     # What cannot be a token is not looked for: databases and hashes take no lone surrogates, PostgreSQL no NUL.
     parts = text.split("_", 2) if text.isascii() and text.isprintable() else []
     token_id = parts[1] if len(parts) == 3 else ""
-    row = (await connection.execute(select(tokens).where(tokens.c.token_id == token_id))).first()
+    row = await first(connection, Token, select(tokens).where(tokens.c.token_id == token_id))
     # An unknown id costs the same comparison, so that ids cannot be told apart by time.
     matches = hmac.compare_digest(_digest(text), row.digest if row else "0" * 64)
     if row is None or not matches or row.revoked or (row.expires is not None and row.expires <= now):

@@ -22,7 +22,7 @@ from uvsdk_server import flat_states
 from uvsdk_server.envelopes import Expected
 from uvsdk_server.keys import KeyFolder, KeyRing
 from uvsdk_server.people import Device
-from uvsdk_server.store.ledger import AnyRow
+from uvsdk_server.store.rows import Round
 
 SERVER_SENDER = "server"
 """The server's name for itself in the tasks it seals."""
@@ -130,8 +130,9 @@ class Training:
         """Raise ``WireError`` or ``UpdateRejectedError`` unless the algorithm takes that payload from ``user``."""
         accept(self.method, self.state, user, packed)
 
-    def header(self, row: AnyRow, keys: KeyRing) -> RoundHeader:
+    def header(self, row: Round, keys: KeyRing) -> RoundHeader:
         """What devices are told of a round that collects."""
+        assert row.deadline is not None  # since it collects
         return RoundHeader(
             deployment=self.config.deployment,
             algorithm=self.config.algorithm,
@@ -149,7 +150,7 @@ class Training:
         """The longest update that counts in a round that follows committed rounds with these medians."""
         return clipping.announced_norm(self.start_norm, medians, self.config)
 
-    def clip_norm(self, row: AnyRow) -> float:
+    def clip_norm(self, row: Round) -> float:
         """The longest update that counts in that round; it was fixed when the round opened."""
         if row.clip_norm is None:  # opened by a version that announced none
             return clipping.absolute_norm(self.start_norm, self.config)
@@ -164,7 +165,7 @@ class Training:
         invitation = Invitation(header.round_id, header.algorithm, body)
         return self._sealed("invitation", pack(invitation), device, header, keys)
 
-    def task(self, device: Device, row: AnyRow, keys: KeyRing, request: bytes | None = None) -> bytes:
+    def task(self, device: Device, row: Round, keys: KeyRing, request: bytes | None = None) -> bytes:
         """The algorithm's task for one device, sealed to it and signed by the server.
 
         The same request in the same round gives the same task: its random numbers are a function of round and user.
@@ -236,7 +237,7 @@ class Training:
         """What the binding of a message outside rounds must say; its key and model are the caller's to check."""
         return Expected(self.config.deployment, message_type, self.config.algorithm, 0, None, None)
 
-    def expected_in_round(self, message_type: str, row: AnyRow) -> Expected:
+    def expected_in_round(self, message_type: str, row: Round) -> Expected:
         """What the binding of a message in that round must say."""
         return Expected(
             self.config.deployment,

@@ -34,8 +34,8 @@ from uvsdk_server.people import Device
 from uvsdk_server.rounds import Rounds, check_collecting
 from uvsdk_server.seals import seal_of
 from uvsdk_server.shielding import to_its_end
-from uvsdk_server.store import ledger
 from uvsdk_server.store.blobs import Blobs
+from uvsdk_server.store.rows import Receipt, Round
 
 _HEAD_ALLOWANCE: Final = 1 << 20
 _WRITE_BYTES: Final = 1 << 20
@@ -113,8 +113,8 @@ class Uploads:
     async def _receive(
         self,
         device: Device,
-        row: ledger.AnyRow,
-        former: ledger.Receipt | None,
+        row: Round,
+        former: Receipt | None,
         body: AsyncIterator[bytes],
         check_body: Callable[[bytes], None],
     ) -> bool:
@@ -134,8 +134,8 @@ class Uploads:
     async def _take(
         self,
         device: Device,
-        row: ledger.AnyRow,
-        former: ledger.Receipt | None,
+        row: Round,
+        former: Receipt | None,
         slot: _Receiving,
         body: AsyncIterator[bytes],
         check_body: Callable[[bytes], None],
@@ -164,7 +164,7 @@ class Uploads:
     async def _record(self, device: Device, round_id: int, checked: Checked) -> bool:
         own = await seal_of(device.user, self._rounds.keys.files, self._rounds.database)
         sealed = own.seal(pack(checked.head), f"head/{round_id}/{device.device_id}")
-        receipt = ledger.Receipt(
+        receipt = Receipt(
             round_id=round_id,
             device_id=device.device_id,
             user=device.user,
@@ -208,7 +208,7 @@ class Uploads:
             await asyncio.to_thread(flush)
         return running.digests()
 
-    def _check(self, path: Path, digests: Digests, device: Device, row: ledger.AnyRow) -> Checked:
+    def _check(self, path: Path, digests: Digests, device: Device, row: Round) -> Checked:
         """Open every chunk and apply every guard. Runs in a worker thread.
 
         A delta longer than the round announced is kept as it came: it is shortened where it is summed.
@@ -225,7 +225,7 @@ class Uploads:
                 delta.add(np.frombuffer(envelope.open_chunk(index, private_key), "<f4"))
             return Checked(envelope.binding.nonce, envelope.digest, delta.finish(), head)
 
-    def _check_head(self, head: UpdateHead, device: Device, row: ledger.AnyRow) -> None:
+    def _check_head(self, head: UpdateHead, device: Device, row: Round) -> None:
         config = self._training.config
         repeated = (head.round_id, head.algorithm, head.model_version, head.parameters)
         if repeated != (row.round_id, config.algorithm, row.model_version, self._training.parameters):
@@ -324,7 +324,7 @@ def _identify(path: Path, digests: Digests, device: Device, expected: envelopes.
         return envelope.binding.nonce
 
 
-def _repeated(former: ledger.Receipt, nonce: str, digest: str) -> bool:
+def _repeated(former: Receipt, nonce: str, digest: str) -> bool:
     """False for the update that was accepted before. Raises :class:`Problem` 409 for any other (SPEC 11.2)."""
     if (former.nonce, former.digest) == (nonce, digest):
         return False

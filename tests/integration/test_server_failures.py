@@ -20,7 +20,7 @@ from tests.integration.harness import CONFIG, RunningServer, kind
 from uvsdk.federation.algorithms.fedaws import server as fedaws_server
 from uvsdk_server import driver
 from uvsdk_server.rounds import Rounds
-from uvsdk_server.store import ledger
+from uvsdk_server.store import ledger, rows
 
 SECRET = "a message that may quote anybody's data"
 
@@ -171,7 +171,7 @@ def test_an_update_that_was_recorded_keeps_its_file(
     """Whatever comes between the commit and the answer: the device tries again, and the round has its update."""
     record, lost = Rounds.record, [error]
 
-    async def recording(self: Rounds, new: ledger.Receipt) -> ledger.Receipt | None:
+    async def recording(self: Rounds, new: rows.Receipt) -> rows.Receipt | None:
         former = await record(self, new)
         if lost:
             raise lost.pop()
@@ -193,7 +193,7 @@ def test_an_update_that_was_recorded_keeps_its_file(
 
 
 def test_an_update_that_was_not_recorded_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def failing(connection: Any, new: ledger.Receipt) -> None:
+    async def failing(connection: Any, new: rows.Receipt) -> None:
         raise OSError("no row was written")
 
     with three_devices(tmp_path) as (server, devices):

@@ -28,7 +28,7 @@ from uvsdk.rest.problems import Problem
 from uvsdk.templates.attempts import Attempts, Recent
 from uvsdk_server import tokens
 from uvsdk_server.keys import AtRest
-from uvsdk_server.store import counts, ledger, roster, schema
+from uvsdk_server.store import counts, ledger, roster, rows, schema
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
 
@@ -212,9 +212,7 @@ def test_writers_take_turns(url: str) -> None:
 
 def test_a_round_from_admission_to_receipt(url: str) -> None:
     receipts = [
-        ledger.Receipt(
-            1, f"{number:032x}", f"{9 - number:064x}", "0" * 32, "d" * 64, float(number), 3, b"h", "b", number
-        )
+        rows.Receipt(1, f"{number:032x}", f"{9 - number:064x}", "0" * 32, "d" * 64, float(number), 3, b"h", "b", number)
         for number in range(4)
     ]
 

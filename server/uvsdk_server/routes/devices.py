@@ -31,8 +31,7 @@ from uvsdk_server.authentication import (
 )
 from uvsdk_server.bodies import StrictRoute
 from uvsdk_server.people import Registration, check_active
-from uvsdk_server.store.ledger import AnyRow
-from uvsdk_server.store.roster import State
+from uvsdk_server.store.roster import DeviceRow, State
 
 router = APIRouter(tags=["devices"], route_class=StrictRoute)
 
@@ -227,5 +226,5 @@ async def post_enrolment_token(served: Served, body: EnrolmentTokenRequest) -> E
     return EnrolmentTokenAnswer(token=token)
 
 
-def _listed(row: AnyRow) -> DeviceListing:
+def _listed(row: DeviceRow) -> DeviceListing:
     return DeviceListing(device_id=row.device_id, user=row.user, state=row.state, created=row.created)

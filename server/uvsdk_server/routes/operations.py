@@ -80,7 +80,7 @@ async def get_rounds(
     """What became of the rounds, as ``uvsdk rounds list`` shows it."""
     async with served.database.read() as connection:
         rows = await ledger.list_rounds(connection, limit + 1, before)
-    page = [RoundListing(**{name: getattr(row, name) for name in RoundListing.model_fields}) for row in rows[:limit]]
+    page = [RoundListing.model_validate(row, from_attributes=True) for row in rows[:limit]]
     return RoundsAnswer(rounds=page, next_before=page[-1].round_id if len(rows) > limit else None)
 
 

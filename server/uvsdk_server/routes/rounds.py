@@ -21,7 +21,7 @@ from uvsdk_server.authentication import ClaimedDevice, Served, SignedDevice, che
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.people import Device
 from uvsdk_server.rounds import check_collecting
-from uvsdk_server.store import ledger
+from uvsdk_server.store.rows import Round
 
 router = APIRouter(tags=["rounds"])
 
@@ -128,7 +128,7 @@ async def put_update(served: Served, device: ClaimedDevice, request: Request, ro
     return Response(status_code=201 if new else 200, background=answered)
 
 
-async def _collecting(served: Deployment, device: Device, round_id: int) -> ledger.AnyRow:
+async def _collecting(served: Deployment, device: Device, round_id: int) -> Round:
     """The round, where it collects and asks this device.
 
     From the row and not from the board: a server that was just started again knows the round before it has announced

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, and_, delete, insert, or_, select, text, t
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.templates.attempts import DAY_S, Attempts, Recent
-from uvsdk_server.store.ledger import AnyRow
+from uvsdk_server.store.rows import every
 from uvsdk_server.store.schema import attempts, users
 
 Whose: TypeAlias = Literal["pair", "person", "caller"]
@@ -73,9 +73,7 @@ async def read(connection: AsyncConnection, subjects: Collection[Subject]) -> di
     people = sorted({subject.user for subject in subjects if subject.user})
     known = set((await connection.execute(select(users.c.user).where(users.c.user.in_(people)))).scalars())
     found = {subject: Attempts() for subject in subjects if not subject.user or subject.user in known}
-    for row in (await connection.execute(select(attempts).where(_among(found)))).all():
-        found[Subject(row.caller, row.user)] = _state(row)
-    return found
+    return found | dict(await every(connection, _counted, select(attempts).where(_among(found))))
 
 
 async def write(connection: AsyncConnection, changed: Mapping[Subject, Attempts]) -> None:
@@ -124,7 +122,7 @@ async def listed(connection: AsyncConnection, limit: int) -> Sequence[tuple[Subj
     counted = or_(attempts.c.failures > 0, attempts.c.unusable > 0, attempts.c.day_level > 0)
     order = (attempts.c.failures.desc(), attempts.c.day_level.desc(), attempts.c.caller, attempts.c.user)
     query = select(attempts).where(counted).order_by(*order).limit(limit)
-    return [(Subject(row.caller, row.user), _state(row)) for row in (await connection.execute(query)).all()]
+    return await every(connection, _counted, query)
 
 
 async def prune(connection: AsyncConnection, now: float, known_s: float) -> None:
@@ -146,6 +144,17 @@ def _has_row(subject: Subject, state: Attempts) -> bool:
     return counted or (subject.whose == "pair" and state.accepted_s is not None)
 
 
-def _state(row: AnyRow) -> Attempts:
-    recent = Recent(row.hour_level, row.day_level, row.levels_s)
-    return Attempts(row.failures, row.unusable, row.since_s, recent, row.accepted_s)
+def _counted(
+    *,
+    caller: str,
+    user: str,
+    failures: int,
+    unusable: int,
+    since_s: float,
+    hour_level: float,
+    day_level: float,
+    levels_s: float,
+    accepted_s: float | None,
+) -> tuple[Subject, Attempts]:
+    recent = Recent(hour_level, day_level, levels_s)
+    return Subject(caller, user), Attempts(failures, unusable, since_s, recent, accepted_s)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import asdict, dataclass
 
-from sqlalchemy import Row, case, delete, func, insert, literal, select, update
+from sqlalchemy import case, delete, func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from uvsdk_server.store.rows import (
+    Candidate,
+    DeploymentRow,
+    Joining,
+    Member,
+    Model,
+    Receipt,
+    Round,
+    RoundState,
+    every,
+    first,
+)
 from uvsdk_server.store.schema import (
     PERSONAL,
     cohort,
@@ -20,24 +31,6 @@ from uvsdk_server.store.schema import (
     uploads,
     users,
 )
-
-AnyRow: TypeAlias = "Row[*tuple[Any, ...]]"
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """One accepted update as the database knows it; ``head_sealed`` and ``blob`` go when the round closes."""
-
-    round_id: int
-    device_id: str
-    user: str
-    nonce: str
-    digest: str
-    norm: float
-    samples: int
-    head_sealed: bytes | None
-    blob: str | None
-    received: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +44,27 @@ class Outcome:
     norm_median: float | None = None
 
 
-async def deployment_row(connection: AsyncConnection) -> AnyRow | None:
+async def deployment_row(connection: AsyncConnection) -> DeploymentRow | None:
     """The deployment, ``None`` before the first start."""
-    return (await connection.execute(select(deployment))).first()
+    return await first(connection, DeploymentRow, select(deployment))
 
 
-async def newest_round(connection: AsyncConnection) -> AnyRow | None:
+async def model_row(connection: AsyncConnection, version: str) -> Model | None:
+    """One version of the model."""
+    return await first(connection, Model, select(models).where(models.c.model_version == version))
+
+
+async def newest_round(connection: AsyncConnection) -> Round | None:
     """The round with the highest id."""
-    return (await connection.execute(select(rounds).order_by(rounds.c.round_id.desc()).limit(1))).first()
+    return await first(connection, Round, select(rounds).order_by(rounds.c.round_id.desc()).limit(1))
 
 
-async def round_row(connection: AsyncConnection, round_id: int) -> AnyRow | None:
+async def round_row(connection: AsyncConnection, round_id: int) -> Round | None:
     """One round."""
-    return (await connection.execute(select(rounds).where(rounds.c.round_id == round_id))).first()
+    return await first(connection, Round, select(rounds).where(rounds.c.round_id == round_id))
 
 
-async def list_rounds(connection: AsyncConnection, limit: int, before: int | None = None) -> Sequence[AnyRow]:
+async def list_rounds(connection: AsyncConnection, limit: int, before: int | None = None) -> list[Round]:
     """The newest ``limit`` rounds, below ``before`` where that is given; ``accepted`` counts up while one collects."""
     so_far = select(func.count()).select_from(uploads).where(uploads.c.round_id == rounds.c.round_id)
     accepted = case((rounds.c.state == "collecting", so_far.scalar_subquery()), else_=rounds.c.accepted)
@@ -74,7 +72,7 @@ async def list_rounds(connection: AsyncConnection, limit: int, before: int | Non
     query = select(*columns, accepted.label("accepted")).order_by(rounds.c.round_id.desc()).limit(limit)
     if before is not None:
         query = query.where(rounds.c.round_id < before)
-    return (await connection.execute(query)).all()
+    return await every(connection, Round, query)
 
 
 async def aborts_in_a_row(connection: AsyncConnection) -> int:
@@ -89,7 +87,7 @@ async def insert_round(connection: AsyncConnection, **values: object) -> None:
     await connection.execute(insert(rounds).values(**values))
 
 
-async def change_round(connection: AsyncConnection, round_id: int, state: str, **values: object) -> None:
+async def change_round(connection: AsyncConnection, round_id: int, state: RoundState, **values: object) -> None:
     """Move a round to ``state``."""
     await connection.execute(update(rounds).where(rounds.c.round_id == round_id).values(state=state, **values))
 
@@ -100,13 +98,14 @@ async def admitted_users(connection: AsyncConnection) -> int:
     return int((await connection.execute(query)).scalar_one())
 
 
-async def pending_admissions(connection: AsyncConnection) -> Sequence[AnyRow]:
+async def pending_admissions(connection: AsyncConnection) -> list[Joining]:
     """Users whose admission is not yet in the algorithm's state, sorted by id whatever the order they came in."""
-    query = select(users).where(users.c.admission_sealed.is_not(None)).order_by(users.c.user)
-    return (await connection.execute(query)).all()
+    query = select(users.c.user, users.c.admission_sealed, users.c.anew)
+    query = query.where(users.c.admission_sealed.is_not(None)).order_by(users.c.user)
+    return await every(connection, Joining, query)
 
 
-async def settle_admission(connection: AsyncConnection, pending: AnyRow, *, accepted: bool) -> None:
+async def settle_admission(connection: AsyncConnection, pending: Joining, *, accepted: bool) -> None:
     """Forget an admission that was taken into the state, or refused; one that replaced it meanwhile stays."""
     await connection.execute(
         update(users)
@@ -115,8 +114,8 @@ async def settle_admission(connection: AsyncConnection, pending: AnyRow, *, acce
     )
 
 
-async def eligible_devices(connection: AsyncConnection, *, settled: bool = False) -> Sequence[AnyRow]:
-    """``device_id``, ``user`` and ``samples`` of every device that may train, of admitted users; by user, then device.
+async def eligible_devices(connection: AsyncConnection, *, settled: bool = False) -> list[Candidate]:
+    """Every device that may train, of admitted users; by user, then device.
 
     ``settled`` leaves out users whose admission the algorithm's state does not hold yet.
     """
@@ -128,10 +127,10 @@ async def eligible_devices(connection: AsyncConnection, *, settled: bool = False
     )
     if settled:
         query = query.where(users.c.admission_sealed.is_(None))
-    return (await connection.execute(query)).all()
+    return await every(connection, Candidate, query)
 
 
-async def insert_cohort(connection: AsyncConnection, round_id: int, members: Sequence[AnyRow]) -> None:
+async def insert_cohort(connection: AsyncConnection, round_id: int, members: Sequence[Candidate]) -> None:
     """Fix the cohort of a round."""
     rows = [{"round_id": round_id, "device_id": member.device_id, "user": member.user} for member in members]
     await connection.execute(insert(cohort), rows)
@@ -143,10 +142,10 @@ async def cohort_of(connection: AsyncConnection, round_id: int) -> frozenset[str
     return frozenset((await connection.execute(query)).scalars())
 
 
-async def cohort_row(connection: AsyncConnection, round_id: int, device_id: str) -> AnyRow | None:
+async def member(connection: AsyncConnection, round_id: int, device_id: str) -> Member | None:
     """One device's place in a cohort, ``None`` where it has none."""
     query = select(cohort).where(cohort.c.round_id == round_id, cohort.c.device_id == device_id)
-    return (await connection.execute(query)).first()
+    return await first(connection, Member, query)
 
 
 async def keep_request(connection: AsyncConnection, round_id: int, device_id: str, sealed: bytes) -> None:
@@ -167,17 +166,16 @@ async def arrived(connection: AsyncConnection, round_id: int) -> int:
     return int((await connection.execute(query)).scalar_one())
 
 
-async def receipts_of(connection: AsyncConnection, round_id: int) -> tuple[Receipt, ...]:
+async def receipts_of(connection: AsyncConnection, round_id: int) -> list[Receipt]:
     """Accepted updates of a round in the order in which they are summed: by user, then device."""
     query = select(uploads).where(uploads.c.round_id == round_id).order_by(uploads.c.user, uploads.c.device_id)
-    return tuple(Receipt(**row._mapping) for row in await connection.execute(query))
+    return await every(connection, Receipt, query)
 
 
 async def receipt(connection: AsyncConnection, round_id: int, device_id: str) -> Receipt | None:
     """One device's accepted update in a round."""
     query = select(uploads).where(uploads.c.round_id == round_id, uploads.c.device_id == device_id)
-    row = (await connection.execute(query)).first()
-    return None if row is None else Receipt(**row._mapping)
+    return await first(connection, Receipt, query)
 
 
 async def names_upload(connection: AsyncConnection, blob: str) -> bool:
@@ -187,8 +185,7 @@ async def names_upload(connection: AsyncConnection, blob: str) -> bool:
 
 async def insert_receipt(connection: AsyncConnection, new: Receipt) -> None:
     """Accept an update."""
-    values = {name: getattr(new, name) for name in Receipt.__slots__}
-    await connection.execute(insert(uploads).values(**values))
+    await connection.execute(insert(uploads).values(**asdict(new)))
 
 
 async def norm_medians(connection: AsyncConnection, count: int) -> list[float]:

@@ -15,18 +15,33 @@ As soon as one device of a user is active, nobody's mere claim counts any more: 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from uvsdk_server.store.ledger import AnyRow
+from uvsdk_server.store.rows import every, first
 from uvsdk_server.store.schema import cohort, devices, rounds, uploads, users
 
 State: TypeAlias = Literal["active", "unconfirmed", "pending", "revoked"]
 STATES: Final[tuple[State, ...]] = get_args(State)
 TRAINS: Final[tuple[State, ...]] = ("active", "unconfirmed")
 """States of a device that takes part in rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """One device; ``last_number`` is that of its newest message."""
+
+    device_id: str
+    user: str
+    signing_key: bytes
+    sealing_key: bytes
+    created: float
+    last_number: int
+    state: State
+    former_signing_key: bytes | None
 
 
 async def first_state(connection: AsyncConnection, user: str, *, vouched: bool) -> State:
@@ -38,7 +53,7 @@ async def first_state(connection: AsyncConnection, user: str, *, vouched: bool) 
     return "pending" if known else "unconfirmed"
 
 
-async def activate(connection: AsyncConnection, row: AnyRow) -> frozenset[str]:
+async def activate(connection: AsyncConnection, row: DeviceRow) -> frozenset[str]:
     """Let a device act for its user; gives the devices that may no longer train, for they only claimed to be one."""
     doubtful = (
         (devices.c.user == row.user) & (devices.c.state == "unconfirmed") & (devices.c.device_id != row.device_id)
@@ -51,7 +66,7 @@ async def activate(connection: AsyncConnection, row: AnyRow) -> frozenset[str]:
     return gone
 
 
-async def revoke(connection: AsyncConnection, row: AnyRow) -> frozenset[str]:
+async def revoke(connection: AsyncConnection, row: DeviceRow) -> frozenset[str]:
     """Take a device's rights for good; its user, their template and what they taught the model stay."""
     gone = frozenset({row.device_id})
     await _put(connection, row.device_id, "revoked")
@@ -72,9 +87,9 @@ async def leave_rounds(connection: AsyncConnection, device_ids: frozenset[str]) 
     )
 
 
-async def of_id(connection: AsyncConnection, device_id: str) -> AnyRow | None:
+async def of_id(connection: AsyncConnection, device_id: str) -> DeviceRow | None:
     """One device."""
-    return (await connection.execute(select(devices).where(devices.c.device_id == device_id))).first()
+    return await first(connection, DeviceRow, select(devices).where(devices.c.device_id == device_id))
 
 
 async def count(connection: AsyncConnection, user: str, states: Sequence[State]) -> int:
@@ -90,17 +105,17 @@ async def listed(
     state: State | None = None,
     after: str = "",
     limit: int | None = None,
-) -> Sequence[AnyRow]:
+) -> list[DeviceRow]:
     """Devices sorted by id, above ``after``: all, or those of a user, or in a state."""
     query = select(devices).where(devices.c.device_id > after).order_by(devices.c.device_id).limit(limit)
     if user is not None:
         query = query.where(devices.c.user == user)
     if state is not None:
         query = query.where(devices.c.state == state)
-    return (await connection.execute(query)).all()
+    return await every(connection, DeviceRow, query)
 
 
-async def _vouch(connection: AsyncConnection, row: AnyRow) -> None:
+async def _vouch(connection: AsyncConnection, row: DeviceRow) -> None:
     """Note that somebody has vouched for a user's device, and have what mere claims taught the state forgotten.
 
     The first device that is vouched for may be one that trained already; else it is admitted anew, in place of whoever

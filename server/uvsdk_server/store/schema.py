@@ -36,8 +36,6 @@ metadata = MetaData(
     }
 )
 
-ROUND_STATES = ("open", "selected", "collecting", "aggregating", "committed", "aborted")
-
 deployment = Table(
     "deployment",
     metadata,

@@ -1,0 +1,123 @@
+"""Rows as records: what a query gives becomes a frozen dataclass whose fields have the names of its columns.
+
+Attributes of SQLAlchemy's own rows have no types; these have, so that a wrong column is found before it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypeVar
+
+from sqlalchemy import Executable
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+_Record = TypeVar("_Record")
+
+RoundState: TypeAlias = Literal["open", "selected", "collecting", "aggregating", "committed", "aborted"]
+
+
+async def first(connection: AsyncConnection, record: Callable[..., _Record], query: Executable) -> _Record | None:
+    """The first row of a query as a ``record``."""
+    row = (await connection.execute(query)).first()
+    return None if row is None else record(**row._mapping)
+
+
+async def every(connection: AsyncConnection, record: Callable[..., _Record], query: Executable) -> list[_Record]:
+    """Each row of a query as a ``record``."""
+    return [record(**row._mapping) for row in await connection.execute(query)]
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentRow:
+    """What is trained here, and the blobs that hold how far it has come; the one row has the id 1."""
+
+    id: int
+    config: str
+    seed: str
+    model_version: str
+    base_blob: str
+    algorithm_blob: str
+    optimiser_blob: str
+    started: bool
+    committed_rounds: int
+    deployment_id: str | None
+    signing_key: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One version of the model that is kept, and the round that made it."""
+
+    model_version: str
+    round_id: int
+    theta_blob: str
+    calibration_blob: str | None
+    calibration_source: str | None
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round; ``deadline`` is set from when it collects on, ``closed`` once it is committed or aborted."""
+
+    round_id: int
+    state: RoundState
+    model_version: str
+    config_digest: str
+    server_key_id: str
+    seed: str
+    cohort: int
+    quorum: int
+    opened: float
+    deadline: float | None
+    closed: float | None
+    accepted: int
+    result_version: str | None
+    reason: str | None
+    clip_norm: float | None
+    norm_median: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A user whose admission is not yet in the algorithm's state; ``anew`` where the state may hold somebody else."""
+
+    user: str
+    admission_sealed: bytes
+    anew: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A device that may train, and n_i of its user."""
+
+    device_id: str
+    user: str
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One device's place in a cohort, and what it asked for there."""
+
+    round_id: int
+    device_id: str
+    user: str
+    request_sealed: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One accepted update as the database knows it; ``head_sealed`` and ``blob`` go when the round closes."""
+
+    round_id: int
+    device_id: str
+    user: str
+    nonce: str
+    digest: str
+    norm: float
+    samples: int
+    head_sealed: bytes | None
+    blob: str | None
+    received: float
