@@ -49,6 +49,8 @@ def check(part: str, case: str, found: Any, *, spread: float) -> None:
     exact = is_recorded()
     kept = recordings()
     recorded = kept[arithmetic.fingerprint() if exact else next(iter(kept))][part].get(case)
+    if all(case not in one[part] for one in kept.values()):
+        pytest.skip(f"nothing was recorded of {case} yet: python -m tests.behaviour.record")
     assert recorded is not None, f"nothing was recorded of {case}; {_HOW}"
     lines = differences(recorded, json.loads(json.dumps(found)), spread=None if exact else spread)
     if lines:

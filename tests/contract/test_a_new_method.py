@@ -1,13 +1,22 @@
-"""A method that nobody here knows, added as a folder and nothing else, keeps the whole contract."""
+"""A method that nobody here knows, added as a folder and nothing else, is known to everything else there is.
+
+It is added to a copy of the house, in which nothing but its folder changes: the contract suite, the commands, import
+contracts, documents, a simulation, a real server and real devices take it as they take the others.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "halfway"
@@ -155,17 +164,18 @@ CLIENT = '''
     @dataclass(frozen=True, slots=True)
     class Goal:
         goal: torch.Tensor
+        direction: torch.Tensor
 
 
     def _begin(task, memory, embed, settings, rng, secret):
         if not abs(float(np.linalg.norm(task.goal)) - 1) < 1e-3:
             raise UpdateRejectedError("the goal is not a unit vector")
-        return Goal(torch.tensor(np.array(task.goal)))
+        mean = embed().mean(dim=0)
+        return Goal(torch.tensor(np.array(task.goal)), mean / mean.norm())
 
 
     def _finish(local, embed, settings, rng, secret):
-        mean = embed().mean(dim=0)
-        return Payload((mean / mean.norm()).numpy()), {}
+        return Payload(local.direction.numpy()), {}
 
 
     CLIENT = ClientAlgorithm(
@@ -185,7 +195,7 @@ def write_method(folder: Path) -> None:
     package = folder / NAME
     package.mkdir(parents=True)
     files = {
-        "__init__.py": '    """A method of a test."""',
+        "__init__.py": '    """A method of a test. Not from a paper."""',
         "payload.py": PAYLOAD,
         "server.py": SERVER,
         "client.py": CLIENT,
@@ -194,33 +204,117 @@ def write_method(folder: Path) -> None:
         (package / file).write_text(dedent(text).lstrip())
 
 
-def run_contract(folder: Path) -> subprocess.CompletedProcess[str]:
-    """The contract suite, for that method alone, where it is in ``folder``."""
-    tests = str(ROOT / "tests" / "contract" / "test_algorithms.py")
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", NAME, tests],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, "UVSDK_TEST_ALGORITHMS": str(folder), "OMP_NUM_THREADS": "1"},
-    )
+@dataclass(frozen=True)
+class House:
+    """A copy of all that is here with the method's folder in it; ``contents`` is every file's digest without it."""
+
+    root: Path
+    contents: dict[str, str]
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of the copy, which changes no file of it."""
+        paths = [self.root, self.root / "server", self.root / "device"]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"},
+        )
+        assert self.changed() == set()
+        return done
+
+    def passed(self, *arguments: str) -> int:
+        """How many tests of the copy pass; fails where one does not."""
+        done = self.run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments)
+        assert done.returncode == 0, done.stdout[-4000:]
+        counted = re.search(r"(\d+) passed", done.stdout)
+        assert counted, done.stdout
+        return int(counted[1])
+
+    def changed(self) -> set[str]:
+        """Files outside the method's folder that are not as they were."""
+        now = contents(self.root)
+        return {name for name in now.keys() | self.contents.keys() if now.get(name) != self.contents.get(name)}
 
 
-def test_it_passes_with_no_other_edit(tmp_path: Path) -> None:
-    write_method(tmp_path)
-    result = run_contract(tmp_path)
-    assert result.returncode == 0, result.stdout[-4000:]
-    passed = re.search(r"(\d+) passed", result.stdout)
-    assert passed
-    assert int(passed[1]) >= 40, result.stdout
+def contents(root: Path) -> dict[str, str]:
+    """Digest of every file but the method's own and what Python compiles."""
+    files = (path for path in root.rglob("*") if path.is_file() and not {"__pycache__", NAME} & set(path.parts))
+    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_one_that_says_less_than_it_sends_does_not(tmp_path: Path) -> None:
-    write_method(tmp_path)
-    payload = tmp_path / NAME / "payload.py"
+def build(root: Path) -> House:
+    pytest.importorskip("torch", reason="what trains a method needs the train extra")
+    for name in ("uvsdk", "server", "device", "tests", "docs", "examples"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "benchmarks"))
+    for path in [*ROOT.glob("*.md"), ROOT / "pyproject.toml", ROOT / "LICENSE", ROOT / "Makefile"]:
+        shutil.copy(path, root)
+    known = contents(root)
+    write_method(root / "uvsdk" / "federation" / "algorithms")
+    return House(root, known)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    return build(tmp_path_factory.mktemp("house"))
+
+
+def test_it_keeps_the_contract(house: House) -> None:
+    assert house.passed("-k", NAME, "tests/contract/test_algorithms.py") >= 40
+
+
+def test_commands_and_import_contracts_know_it(house: House) -> None:
+    listed = house.run(sys.executable, "-m", "uvsdk", "algorithms")
+    assert f"\n{NAME}\n  sent each round: the change of the trunk; the direction of" in listed.stdout, listed.stderr
+    pytest.importorskip("importlinter")
+    contracts = house.run(str(Path(sys.executable).with_name("lint-imports")), "--no-cache")
+    assert contracts.returncode == 0, contracts.stdout[-4000:]
+    payload = house.root / "uvsdk" / "federation" / "algorithms" / NAME / "payload.py"
+    text = payload.read_text()
+    try:
+        payload.write_text("import torch\n" + text)
+        assert house.run(str(Path(sys.executable).with_name("lint-imports")), "--no-cache").returncode == 1
+    finally:
+        payload.write_text(text)
+
+
+def test_a_simulation_a_server_and_devices_run_it(house: House) -> None:
+    pytest.importorskip("galois")
+    assert house.passed("-k", NAME, "tests/unit/test_simulation.py") >= 3
+    methods = ("tests/integration/test_methods_even.py", "tests/integration/test_methods_odd.py")
+    assert house.passed("-k", NAME, *methods) == 1
+
+
+def test_documents_and_lists_know_it(house: House) -> None:
+    """The tables of ``docs/privacy.md`` are written by a command, which changes nothing else."""
+    files = ("architecture/test_imports.py", "architecture/test_citations.py", "vectors/test_vectors.py")
+    chosen = f"{NAME} or without_torch or of_nothing"
+    assert house.passed("-k", chosen, "tests/unit/test_transfer.py", *(f"tests/{file}" for file in files)) >= 8
+    document = house.root / "docs" / "privacy.md"
+    before = document.read_text()
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "tests.architecture.test_privacy"],
+            check=True,
+            cwd=house.root,
+            env={**os.environ, "PYTHONPATH": str(house.root)},
+        )
+        assert house.changed() == {"docs/privacy.md"}
+        assert document.read_text().count(f"| `{NAME}` |") == 2
+    finally:
+        document.write_text(before)
+
+
+def test_one_that_says_less_than_it_sends_does_not_keep_the_contract(tmp_path: Path) -> None:
+    house = build(tmp_path)
+    payload = house.root / "uvsdk" / "federation" / "algorithms" / NAME / "payload.py"
     payload.write_text(payload.read_text().replace("the direction of this person's embeddings", "something"))
-    result = run_contract(tmp_path)
+    result = house.run(
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", NAME,
+        "tests/contract/test_algorithms.py",
+    )  # fmt: skip
     assert result.returncode == 1
     failed = re.findall(r"FAILED \S+::(\w+)\[", result.stdout)
     assert failed == ["test_the_disclosure_names_every_field"], result.stdout[-4000:]

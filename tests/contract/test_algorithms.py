@@ -1,14 +1,10 @@
-"""What every algorithm must keep to, whatever it does; parametrised over the registry.
-
-``UVSDK_TEST_ALGORITHMS`` names a folder whose algorithms are tested as well, as ``test_a_new_method.py`` does.
-"""
+"""What every algorithm must keep to, whatever it does; parametrised over the registry."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-import os
 import typing
 from dataclasses import replace
 from typing import Any
@@ -33,9 +29,6 @@ from uvsdk.federation.strategy import (
     ServerAlgorithm,
 )
 from uvsdk.records.codec import pack, unpack
-
-if elsewhere := os.environ.get("UVSDK_TEST_ALGORITHMS"):
-    algorithms.__path__.append(elsewhere)
 
 NAMES = algorithms.names()
 WORDS = {MEAN, INSTANCES, EMBEDDED, PERSON}
