@@ -30,7 +30,7 @@ from uvsdk.errors import (
 from uvsdk.scoring import Calibration, Threshold
 from uvsdk.scoring.conditions import Conditions, conditions_of, together
 from uvsdk.scoring.personal import leave_one_out, own_ratios, personal_threshold
-from uvsdk.templates.storage import ChecksModels, Store, locked, save_and_read_back
+from uvsdk.templates.storage import ChecksModels, Store, lock_of, save_and_read_back
 from uvsdk.templates.template import Template
 from uvsdk.verify import threshold_at
 
@@ -156,7 +156,7 @@ def enroll(
     earlier = _earlier(user_id, store, existing, bundle)
     kept = intake.NOTHING
     if earlier is not None and existing == "extend":
-        kept = intake.kept_of(user_id, earlier, store, bundle)
+        kept = intake.earlier_samples(user_id, earlier, store, bundle)
     readable, read = intake.read(listed, bundle, capture, kept.features)
     judged_at = None if outliers == "keep" else fmr or consistency.IMPOSTOR_RATE
     usable, reports = intake.of_one_person(readable, read, kept, calibration=bundle.calibration, fmr=judged_at)
@@ -178,7 +178,7 @@ def enroll(
         threshold,
         together(conditions),
     )
-    with locked(store):
+    with lock_of(store):
         if existing == "extend" and store.template(user_id) != earlier:
             raise EnrolmentError("the person was enrolled anew while this enrolment was extended; extend it again")
         if isinstance(store, ChecksModels):

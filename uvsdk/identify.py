@@ -19,7 +19,7 @@ from uvsdk.errors import ExchangedBundleError, ModelMismatchError, ThresholdErro
 from uvsdk.scoring import Calibration, Presentation, Quality, clopper_pearson
 from uvsdk.system.forking import in_child_of_this_module
 from uvsdk.templates.gallery import Candidate, Gallery
-from uvsdk.verify import check_detectors, examined
+from uvsdk.verify import check_detectors, presentations_of
 
 if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_FPIR: Final = 0.01
 """False positive identification rate of a search where nobody names one."""
 
-Outcome = Literal["identified", "rejected", "ambiguous"]
+SearchOutcome = Literal["identified", "rejected", "ambiguous"]
 """``ambiguous``: the best score is high enough and several people share it."""
 
 
@@ -101,7 +101,7 @@ class Identification:
     presentations: tuple[Presentation, ...] = ()
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SearchOutcome:
         """``identified``, ``rejected``, or ``ambiguous`` where several people share a score that is high enough.
 
         Whatever the scores, a probe that a detector took for an attack is ``rejected``.
@@ -172,7 +172,7 @@ def identify(
     start = time.perf_counter()
     found = gallery.search(embedded.embedding, top)
     timings_s = {**embedded.timings_s, "search": time.perf_counter() - start}
-    presentations, spent_s = examined(detectors, embedded)
+    presentations, spent_s = presentations_of(detectors, embedded)
     return Identification(
         found.candidates,
         limit,
@@ -337,7 +337,7 @@ def _check_rate(fpir: float) -> None:
 __all__ = [
     "DEFAULT_FPIR",
     "Identification",
-    "Outcome",
+    "SearchOutcome",
     "SearchThreshold",
     "cohort_threshold",
     "identify",

@@ -66,10 +66,12 @@ def verify(
         BundleError: the model cannot be read.
         SettingsError: a detector looks at samples of another modality.
     """
-    return verified(probe, template, model=model, threshold=threshold, fmr=fmr, capture=capture, detectors=detectors)[0]
+    return verify_with_embedding(
+        probe, template, model=model, threshold=threshold, fmr=fmr, capture=capture, detectors=detectors
+    )[0]
 
 
-def verified(
+def verify_with_embedding(
     probe: Sample,
     template: Template,
     *,
@@ -92,7 +94,7 @@ def verified(
     limit = _applicable(threshold, bundle)
     check_detectors(detectors, bundle)
     embedded = embed(probe, bundle, capture=capture)
-    presentations, spent_s = examined(detectors, embedded)
+    presentations, spent_s = presentations_of(detectors, embedded)
     decision = decide(
         embedded.embedding,
         template,
@@ -273,7 +275,7 @@ def check_detectors(detectors: Sequence[PresentationAttackDetector], bundle: Bun
         check(detectors, bundle.manifest.modality)
 
 
-def examined(
+def presentations_of(
     detectors: Sequence[PresentationAttackDetector], embedded: Embedded
 ) -> tuple[tuple[Presentation, ...], dict[str, float]]:
     """What every detector says of one sample, and the seconds each took (``presentation:NAME``)."""
@@ -321,10 +323,10 @@ __all__ = [
     "check_rate",
     "compare",
     "decide",
-    "examined",
+    "presentations_of",
     "stricter",
     "threshold_at",
     "threshold_for",
-    "verified",
     "verify",
+    "verify_with_embedding",
 ]

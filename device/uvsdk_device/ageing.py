@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
-from uvsdk.enrolment.ageing import STRONG_FMR, AgeingPolicy, History, Step, aged, begin, belongs, revert, step
+from uvsdk.enrolment.ageing import STRONG_FMR, AgeingPolicy, History, Step, begin, belongs, revert, step, template_of
 from uvsdk.errors import StoreError, WireError
 from uvsdk.records.codec import pack, unpack
 from uvsdk.scoring import Decision, Threshold
@@ -37,7 +37,7 @@ class TemplateAgeing:
 
     def in_use(self, user_id: str, enrolled: Template) -> Template:
         """The template to verify with. Raises :class:`StoreError` where the record is damaged."""
-        return aged(enrolled, read_history(self._store, user_id))
+        return template_of(enrolled, read_history(self._store, user_id))
 
     def learn(self, user_id: str, enrolled: Template, probe: Float32, decision: Decision) -> Step:
         """Take a step towards an accepted probe if the policy allows; nothing is written where it does not.
@@ -116,7 +116,7 @@ def revert_template(store: EncryptedStore, user_id: str, *, versions: int | None
             return enrolled
         left = revert(history, versions=versions)
         _keep(store, user_id, left)
-        return aged(enrolled, left)
+        return template_of(enrolled, left)
 
 
 def _forget_versions(store: EncryptedStore, user_id: str, enrolled: Template) -> None:

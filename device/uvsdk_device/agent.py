@@ -31,7 +31,7 @@ from starlette.routing import Route
 
 from uvsdk.errors import SettingsError, UvsdkError, WireError
 from uvsdk.modality.sample import FACES_RULES, QUALITY_POLICIES, Capture, FacesRule
-from uvsdk.presentation.carried import carried
+from uvsdk.presentation.detector import detectors_of
 from uvsdk.records import strict_json
 from uvsdk.rest import forms
 from uvsdk.rest.answers import response
@@ -156,7 +156,7 @@ class _Handlers:
         self._token = token.encode()
         self._settings = settings
         self._forget = forget
-        self._detectors = carried(runtime.bundle) if settings.presentation_detector else ()
+        self._detectors = detectors_of(runtime.bundle) if settings.presentation_detector else ()
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def health(self, _request: Request) -> Response:

@@ -89,7 +89,7 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from uvsdk.presentation.carried import carried
+    from uvsdk.presentation.detector import detectors_of
 
     runtime = Runtime(_open_store(arguments), _model(arguments), ageing=AgeingPolicy() if arguments.ageing else None)
     decision = runtime.verify(
@@ -97,7 +97,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         arguments.file,
         fmr=arguments.fmr,
         capture=_capture(arguments),
-        detectors=carried(runtime.bundle) if arguments.presentation_detector else (),
+        detectors=detectors_of(runtime.bundle) if arguments.presentation_detector else (),
     )
     if arguments.json:
         print(json.dumps(decision_document(decision) | {"timings_s": decision.timings_s}))
@@ -124,7 +124,7 @@ def _identify_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _identify(arguments: argparse.Namespace) -> int:
-    from uvsdk.presentation.carried import carried
+    from uvsdk.presentation.detector import detectors_of
 
     runtime = Runtime(_open_store(arguments), _model(arguments), ageing=AgeingPolicy() if arguments.ageing else None)
     found = runtime.identify(
@@ -133,7 +133,7 @@ def _identify(arguments: argparse.Namespace) -> int:
         fpir=arguments.fpir,
         top=arguments.top,
         capture=_capture(arguments),
-        detectors=carried(runtime.bundle) if arguments.presentation_detector else (),
+        detectors=detectors_of(runtime.bundle) if arguments.presentation_detector else (),
     )
     if arguments.json:
         print(json.dumps(identification_json(found)))

@@ -148,7 +148,7 @@ class Connection:
         """Host, and port where it is not the scheme's own: the name by which this device calls the server."""
         return httpx.URL(self._base).netloc.decode("ascii").lower()
 
-    def signed_by(self, signer: Signer | None) -> Connection:
+    def with_signer(self, signer: Signer | None) -> Connection:
         """The same connection, whose requests ``signer`` signs; both share sockets and are closed together."""
         other = object.__new__(Connection)
         other._base, other._signer, other._clock = self._base, signer, self._clock

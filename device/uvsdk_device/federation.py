@@ -33,7 +33,7 @@ from uvsdk.training.participation import Trainer, find_trainer
 from uvsdk_device.address import Address
 from uvsdk_device.connection import Connection
 from uvsdk_device.deployment import approved_deployment, check_fit
-from uvsdk_device.keystore import EncryptedStore, encrypted
+from uvsdk_device.keystore import EncryptedStore, require_encrypted
 from uvsdk_device.leaving import Removal, delete_user
 from uvsdk_device.membership import (
     KnownDevice,
@@ -52,12 +52,12 @@ from uvsdk_device.membership import (
     resign,
     revoke,
     send_template,
-    settled,
+    settle_keys,
 )
 from uvsdk_device.memory import read_memory
 from uvsdk_device.models import Models
 from uvsdk_device.queue import Backoff, QueueItem, UploadQueue
-from uvsdk_device.reembedding import is_current, remade
+from uvsdk_device.reembedding import is_current, remake
 from uvsdk_device.rounds import RoundReport, acknowledge, check_header, enqueue, read_header, train
 from uvsdk_device.tasks import fetch_task
 
@@ -154,7 +154,7 @@ class Federation:
             UnapprovedConfigError, ServerRefusedError: the server's conditions, or its refusal.
             StoreError: the store is not this device's encrypted one.
         """
-        device_store = encrypted(store)
+        device_store = require_encrypted(store)
         try:
             with self._connection() as connection:
                 session = self._join(user_id, device_store, connection, model)
@@ -202,7 +202,7 @@ class Federation:
             TrainingUnavailableError: no trainer is installed.
             UnknownUserError: not enrolled, or deleted meanwhile.
         """
-        device_store = encrypted(store)
+        device_store = require_encrypted(store)
         trainer = self.trainer or find_trainer()
         reports: list[RoundReport] = []
         with self._connection() as connection:
@@ -234,13 +234,13 @@ class Federation:
             ServerUnreachableError, ServerRefusedError, UnapprovedConfigError, UnknownUserError: as above.
             ThresholdError: the new model's calibration cannot support the template's false match rate.
         """
-        device_store = encrypted(store)
+        device_store = require_encrypted(store)
         with self._connection() as connection:
             return self._refresh(self._join(user_id, device_store, connection, model))
 
     def newest_model(self, user_id: str, store: Store) -> Bundle:
         """The server's current bundle with its calibration, for offline verification. Raises as above."""
-        device_store = encrypted(store)
+        device_store = require_encrypted(store)
         with self._connection() as connection:
             models = self._join(user_id, device_store, connection, None).models
             return models.bundle(models.current_version())
@@ -253,7 +253,7 @@ class Federation:
                 has never heard of this device.
         """
         with self._connection() as connection:
-            return known_devices(self._member(user_id, encrypted(store), connection))
+            return known_devices(self._member(user_id, require_encrypted(store), connection))
 
     def approve_device(self, user_id: str, store: Store, device_id: str) -> None:
         """Let another device of this person act for them: the word of this one. Compare ``device_id`` on its screen.
@@ -264,12 +264,12 @@ class Federation:
             ServerUnreachableError, UnapprovedConfigError, UnknownUserError, SettingsError: nothing was approved.
         """
         with self._connection() as connection:
-            approve(self._member(user_id, encrypted(store), connection), device_id)
+            approve(self._member(user_id, require_encrypted(store), connection), device_id)
 
     def revoke_device(self, user_id: str, store: Store, device_id: str) -> None:
         """Take the rights of a device of this person, a lost one or this one. Raises as :meth:`approve_device`."""
         with self._connection() as connection:
-            revoke(self._member(user_id, encrypted(store), connection), device_id)
+            revoke(self._member(user_id, require_encrypted(store), connection), device_id)
 
     def rotate_keys(self, user_id: str, store: Store) -> None:
         """Put new keys in place of this device's; :meth:`participate` does so by itself (``rotate_after_s``).
@@ -281,7 +281,7 @@ class Federation:
         Raises:
             ServerUnreachableError, ServerRefusedError, UnapprovedConfigError, UnknownUserError: as above.
         """
-        device_store = encrypted(store)
+        device_store = require_encrypted(store)
         with self._connection() as connection:
             member = self._member(user_id, device_store, connection)
             session = _Session(
@@ -304,7 +304,7 @@ class Federation:
             ServerUnreachableError, ServerRefusedError: nothing changed here.
             UnknownUserError: not enrolled here.
         """
-        device_store = encrypted(store)
+        device_store = require_encrypted(store)
         device_store.template(user_id)
         if not is_member(device_store, user_id):
             return "complete"
@@ -334,12 +334,12 @@ class Federation:
             UnknownUserError: not enrolled here.
         """
         removal = self.withdraw(user_id, store)
-        forget_here(user_id, encrypted(store))
+        forget_here(user_id, require_encrypted(store))
         return removal
 
     def _delete_on_server(self, store: EncryptedStore, member: Membership) -> Removal:
         try:
-            member = settled(store, member)
+            member = settle_keys(store, member)
             return delete_user(member.connection, member.user, patience_s=_DELETION_WAIT_S, sleep=self.sleep)
         except ServerRefusedError as error:
             if error.kind == "pending-device":  # nobody's word but its own: it may take itself back, and no more
@@ -407,7 +407,7 @@ class Federation:
             raise ServerRefusedError(
                 401, "unknown-device", "this device has never registered with that server; join it first"
             )
-        return settled(store, member_of(user_id, device, deployment, connection, pepper=self.pepper))
+        return settle_keys(store, member_of(user_id, device, deployment, connection, pepper=self.pepper))
 
     def _renewed(self, session: _Session, model: Bundle | None) -> _Session:
         self._flush(session)  # what waits is sealed under the old keys
@@ -491,7 +491,7 @@ class Federation:
         if not is_current(template, bundle, trained=trained):
             old = template
             template = store.update_template(
-                user_id, lambda features: remade(old, features, bundle, trained=trained, fmr=self.fmr)
+                user_id, lambda features: remake(old, features, bundle, trained=trained, fmr=self.fmr)
             )
         if self.server_verification:
             with _unless_unconfirmed():

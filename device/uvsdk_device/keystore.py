@@ -342,7 +342,7 @@ class EncryptedStore:
         path = self._path(Address(purpose, name, user))
         return path.stat().st_size if path.exists() else 0
 
-    def hidden(self, name: str) -> str:
+    def pseudonym(self, name: str) -> str:
         """A name that stands for ``name`` in this store and says nothing of it, 16 hexadecimal digits."""
         return self._hashed("hidden", name)[:16]
 
@@ -500,7 +500,7 @@ def _is_ours(name: str) -> bool:
     return name in _OURS or name.endswith(TEMPORARY_SUFFIX)
 
 
-def encrypted(store: Store) -> EncryptedStore:
+def require_encrypted(store: Store) -> EncryptedStore:
     """``store``, which training needs to be an encrypted one. Raises :class:`StoreError`."""
     if not isinstance(store, EncryptedStore):
         raise StoreError(

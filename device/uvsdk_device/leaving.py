@@ -46,7 +46,7 @@ def _is_complete(connection: Connection, told: bytes) -> bool:
     """What became of it; the deletion is irrevocable, so an answer that cannot be had is no reason to stop."""
     try:
         name = json.loads(told)["deletion_id"]
-        body = connection.signed_by(None).get(f"/v1/deletions/{name}", limit=JSON_LIMIT).body
+        body = connection.with_signer(None).get(f"/v1/deletions/{name}", limit=JSON_LIMIT).body
         return bool(json.loads(body)["state"] == "complete")
     except (ServerUnreachableError, ServerRefusedError, WireError, ValueError, KeyError, TypeError):
         return False

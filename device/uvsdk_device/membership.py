@@ -209,7 +209,7 @@ def register(
             device = Device.new(now)
             _keep(store, user_id, deployment, device)
     if not device.registered:
-        answer = connection.signed_by(Signer(device.signing_key, "new")).post_json(
+        answer = connection.with_signer(Signer(device.signing_key, "new")).post_json(
             "/v1/devices",
             {
                 "token": token,
@@ -224,7 +224,7 @@ def register(
         device = replace(device, registered=True)
         _keep(store, user_id, deployment, device)
     member = member_of(user_id, device, deployment, connection, pepper=pepper)
-    return settled(store, member) if device.coming is not None else member
+    return settle_keys(store, member) if device.coming is not None else member
 
 
 def check_state(device_id: str, state: str) -> None:
@@ -248,12 +248,12 @@ def replace_keys(store: EncryptedStore, member: Membership, now: float) -> Membe
     """
     coming = (Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
     device = _changed(store, member, lambda kept: kept if kept.coming else replace(kept, coming=coming))
-    renewed = settled(store, replace(member, device=device))
+    renewed = settle_keys(store, replace(member, device=device))
     device = _changed(store, renewed, lambda kept: replace(kept, made_unix_s=now))
     return replace(renewed, device=device)
 
 
-def settled(store: EncryptedStore, member: Membership) -> Membership:
+def settle_keys(store: EncryptedStore, member: Membership) -> Membership:
     """End a replacement of keys that was begun, whichever keys the server has by now. Raises as above."""
     device = member.device
     if device.coming is None:
@@ -277,7 +277,7 @@ def settled(store: EncryptedStore, member: Membership) -> Membership:
         if (error.status, error.kind) not in ((401, "bad-signature"), (409, "keys-replaced")):
             raise
         # An earlier try may have arrived without its answer: then the new keys sign, and the old ones do not.
-        renewed = member.connection.signed_by(Signer(signing, device.device_id))
+        renewed = member.connection.with_signer(Signer(signing, device.device_id))
         try:
             renewed.get_json("/v1/devices")
         except ServerRefusedError:
@@ -290,7 +290,7 @@ def settled(store: EncryptedStore, member: Membership) -> Membership:
 
     device = _changed(store, member, promoted)
     signer = Signer(device.signing_key, device.device_id)
-    return replace(member, device=device, connection=member.connection.signed_by(signer))
+    return replace(member, device=device, connection=member.connection.with_signer(signer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,15 +329,15 @@ def known_devices(member: Membership) -> tuple[KnownDevice, ...]:
 
 def approve(member: Membership, device_id: str) -> None:
     """Let another device of this person act for them, by the word of this one. Raises as above."""
-    member.connection.post(f"/v1/devices/{checked_id(device_id)}/approval", b"", limit=JSON_LIMIT)
+    member.connection.post(f"/v1/devices/{check_id(device_id)}/approval", b"", limit=JSON_LIMIT)
 
 
 def revoke(member: Membership, device_id: str) -> None:
     """Take the rights of a device of this person. Raises as above."""
-    member.connection.delete(f"/v1/devices/{checked_id(device_id)}")
+    member.connection.delete(f"/v1/devices/{check_id(device_id)}")
 
 
-def checked_id(device_id: str) -> str:
+def check_id(device_id: str) -> str:
     """A device's id. Raises :class:`SettingsError`."""
     if not re.fullmatch("[0-9a-f]{32}", device_id):
         raise SettingsError("a device's id is 32 hexadecimal digits; the device itself shows it")
@@ -350,7 +350,7 @@ def member_of(
     """The membership of a device whose keys are known here, without asking the server."""
     user = hash_user_id(user_id, deployment=deployment.name, pepper=pepper)
     signer = Signer(device.signing_key, device.device_id)
-    return Membership(user_id, user, device, deployment, connection.signed_by(signer))
+    return Membership(user_id, user, device, deployment, connection.with_signer(signer))
 
 
 def admission_of(

@@ -113,7 +113,7 @@ class UploadQueue:
     ) -> None:
         self._store = store
         self._user = user_id
-        tag = store.hidden(server)
+        tag = store.pseudonym(server)
         self._item, self._attempts, self._dropped = f"queued-{tag}", f"attempts-{tag}", f"dropped-{tag}"
         self._rng = rng
         self._clock = clock

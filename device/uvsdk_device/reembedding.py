@@ -23,7 +23,7 @@ def embeddings(features: Sequence[Array], bundle: Bundle) -> Float32:
     return bundle.embeddings([reader.views(item, bundle.manifest.preprocessing) for item in features])
 
 
-def remade(
+def remake(
     old: Template,
     features: Sequence[Array],
     bundle: Bundle,

@@ -18,11 +18,11 @@ from uvsdk.scoring import Decision, Threshold
 from uvsdk.templates.attempts import RetryPolicy
 from uvsdk.templates.gallery import Gallery
 from uvsdk.templates.template import Template
-from uvsdk.verify import threshold_for, verified
+from uvsdk.verify import threshold_for, verify_with_embedding
 from uvsdk_device import ageing as versions
 from uvsdk_device.attempts import AttemptGate
 from uvsdk_device.keystore import EncryptedStore
-from uvsdk_device.reembedding import is_current, remade
+from uvsdk_device.reembedding import is_current, remake
 
 if TYPE_CHECKING:
     from uvsdk.arrays import Float32
@@ -118,7 +118,7 @@ class Runtime:
         probes: list[Float32] = []
 
         def compare() -> Decision:
-            decision, embedded = verified(
+            decision, embedded = verify_with_embedding(
                 probe,
                 template,
                 model=self._bundle,
@@ -148,7 +148,7 @@ class Runtime:
         """
         return threshold_for(self.template(user_id), self._bundle).fmr
 
-    def counted(self, user_id: str, compare: Callable[[], Decision]) -> Decision:
+    def count_attempt(self, user_id: str, compare: Callable[[], Decision]) -> Decision:
         """A decision that is made otherwise, counted as one attempt: of a voice stream, or fused of voice and face.
 
         :meth:`verify` counts by itself; :func:`uvsdk.verify` and :class:`uvsdk.stream.VoiceStream` remember nothing.
@@ -235,7 +235,7 @@ class Runtime:
                 old = self._store.template(user_id)
                 if is_current(old, self._bundle):
                     return old
-                return self._store.update_template(user_id, lambda features: remade(old, features, self._bundle))
+                return self._store.update_template(user_id, lambda features: remake(old, features, self._bundle))
         except EnrolmentError as error:
             if template.model_version == self._bundle.version:
                 return template

@@ -82,7 +82,7 @@ class WrappedKey:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreError(f"store.json is damaged: {error}; restore it from a backup") from error
 
-    def associated(self) -> bytes:
+    def associated_data(self) -> bytes:
         """Everything but the ciphertext, so that no field can be exchanged."""
         fields = (FORMAT, self.store, self.protection, self.cost.n, self.cost.r, self.cost.p, self.salt)
         return json.dumps(fields).encode()
@@ -103,7 +103,7 @@ def wrap(data_key: bytes, *, passphrase: str | None, store: str = "", cost: Scry
         if not passphrase:
             raise StoreLockedError("the passphrase is empty; give one of at least one character")
         key = _passphrase_key(draft, passphrase)
-    wrapped = AESGCM(key).encrypt(_bytes(draft.nonce), data_key, draft.associated())
+    wrapped = AESGCM(key).encrypt(_bytes(draft.nonce), data_key, draft.associated_data())
     return WrappedKey(draft.store, draft.protection, draft.cost, draft.salt, draft.nonce, _text(wrapped))
 
 
@@ -122,7 +122,7 @@ def unwrap(wrapped: WrappedKey, *, passphrase: str | None) -> bytes:
     else:
         raise StoreError(f"store.json names the protection {wrapped.protection!r}; expected passphrase or keyring")
     try:
-        return AESGCM(key).decrypt(_bytes(wrapped.nonce), _bytes(wrapped.wrapped), wrapped.associated())
+        return AESGCM(key).decrypt(_bytes(wrapped.nonce), _bytes(wrapped.wrapped), wrapped.associated_data())
     except (InvalidTag, ValueError) as error:
         raise StoreLockedError(hint) from error
 

@@ -48,7 +48,7 @@ class Laboratory:
                 self._features[path] = found
                 yield path
 
-    def outcome(self, bundle: Bundle) -> protocols.Outcome:
+    def outcome(self, bundle: Bundle) -> protocols.ProtocolOutcome:
         """Every probe against everyone's mean template, under ``bundle``."""
         return protocols.enrol_and_verify(self._persons, self._embedder(bundle))
 

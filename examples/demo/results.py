@@ -14,7 +14,7 @@ from rich.table import Table as TerminalTable
 
 from uvsdk.evaluation import metrics, plots, report
 from uvsdk.evaluation.metrics import Curve
-from uvsdk.evaluation.protocols import Outcome
+from uvsdk.evaluation.protocols import ProtocolOutcome
 from uvsdk.evaluation.summary import Summary, summarise
 
 TITLES = {
@@ -30,7 +30,7 @@ class Row:
     """One model: its trials, and how far its class matrix has fallen together."""
 
     name: str
-    outcome: Outcome
+    outcome: ProtocolOutcome
     mean_offdiagonal_cosine: float
     rounds: int
     seconds: float

@@ -50,7 +50,7 @@ class Authorities:
         return (called,) if is_loopback(host) or host == self._host else ()
 
 
-def checked(name: str) -> str:
+def normalise(name: str) -> str:
     """A name as it is compared: lower case. Raises :class:`SettingsError`."""
     lower = name.strip().lower()
     if not _AUTHORITY.fullmatch(lower):

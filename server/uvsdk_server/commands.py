@@ -125,7 +125,7 @@ async def first_operator_token(served: Deployment) -> Path | None:
     path = served.settings.data / OPERATOR_TOKEN
     async with served.database.write() as connection:
         made = (await connection.execute(select(schema.tokens.c.scopes))).scalars()
-        if any("operator" in tokens.read(scopes) for scopes in made):
+        if any("operator" in tokens.read_scopes(scopes) for scopes in made):
             return None
         text = await tokens.create(connection, ["operator"], label="first start", now=wall_clock())
         # Before the row is durable: a crash in between leaves a file without a token, and the next start writes both.
@@ -320,7 +320,7 @@ async def _token_rows(connection: AsyncConnection) -> list[tuple[str, ...]]:
         (
             row.token_id,
             row.scopes,
-            "-" if "enrol" not in tokens.read(row.scopes) else (row.user or "anybody")[:12],
+            "-" if "enrol" not in tokens.read_scopes(row.scopes) else (row.user or "anybody")[:12],
             f"{row.uses}/{row.max_uses}" if row.max_uses is not None else str(row.uses),
             _date(row.expires),
             "revoked" if row.revoked else "expired" if row.expires and row.expires <= wall_clock() else "valid",

@@ -151,7 +151,7 @@ class Models:
             sealed = self._blobs.read(row.calibration_blob)
             source = row.calibration_source or ""
             bundle = bundle.with_calibration(opened_calibration(sealed, self._at_rest, bundle, source=source))
-        served(bundle).signed(self._signing_key, issuer=self._deployment).save(path)
+        served(bundle).sign(self._signing_key, issuer=self._deployment).save(path)
 
 
 def served(bundle: Bundle) -> Bundle:

@@ -171,7 +171,7 @@ class Settings(BaseSettings):
     @classmethod
     def _authorities(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         try:
-            return tuple(authorities.checked(name) for name in value)
+            return tuple(authorities.normalise(name) for name in value)
         except SettingsError as error:
             raise ValueError(str(error)) from error
 

@@ -117,7 +117,7 @@ async def create(
         insert(tokens).values(
             token_id=token_id,
             digest=_digest(text),
-            scopes=written(chosen),
+            scopes=write_scopes(chosen),
             label=label[:100],
             created=now,
             expires=None if lifetime_s is None else now + lifetime_s,
@@ -144,7 +144,7 @@ async def revoke(connection: AsyncConnection, token_id: str) -> bool:
 async def bearer_of(connection: AsyncConnection, text: str, now: float) -> Bearer:
     """Who shows this token, which must be valid now. Raises :class:`Problem` 401."""
     row = await _find(connection, text, now)
-    return Bearer(row.token_id, read(row.scopes))
+    return Bearer(row.token_id, read_scopes(row.scopes))
 
 
 async def spend(connection: AsyncConnection, text: str, user: str, now: float) -> Enrolment:
@@ -153,7 +153,7 @@ async def spend(connection: AsyncConnection, text: str, user: str, now: float) -
     Raises :class:`Problem` 401 or 403.
     """
     row = await _find(connection, text, now)
-    if "enrol" not in read(row.scopes):
+    if "enrol" not in read_scopes(row.scopes):
         raise Problem("forbidden", "this is not an enrolment token; ask the operator for one")
     if row.user is not None and not hmac.compare_digest(row.user, user):
         raise Problem("wrong-user", "the enrolment token is for another person; ask the operator for one")
@@ -163,7 +163,7 @@ async def spend(connection: AsyncConnection, text: str, user: str, now: float) -
     return Enrolment(row.user)
 
 
-def written(scopes: frozenset[str]) -> str:
+def write_scopes(scopes: frozenset[str]) -> str:
     """Scopes as the database keeps them: with spaces between, in the order of :data:`SCOPES`.
 
     >>> written(frozenset({"scores", "verify"}))
@@ -172,8 +172,8 @@ def written(scopes: frozenset[str]) -> str:
     return " ".join(scope for scope in SCOPES if scope in scopes)
 
 
-def read(text: str) -> frozenset[str]:
-    """The inverse of :func:`written`."""
+def read_scopes(text: str) -> frozenset[str]:
+    """The inverse of :func:`write_scopes`."""
     return frozenset(text.split())
 
 

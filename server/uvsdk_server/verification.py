@@ -13,7 +13,7 @@ from uvsdk.bundle import Bundle
 from uvsdk.errors import ExchangedBundleError, SampleError
 from uvsdk.modality import Capture, FacesRule
 from uvsdk.presentation import PresentationAttackDetector
-from uvsdk.presentation.carried import carried
+from uvsdk.presentation.detector import detectors_of
 from uvsdk.rest.problems import Problem
 from uvsdk.scoring import Decision, QualityPolicy, Threshold
 from uvsdk.templates.template import Template
@@ -91,7 +91,7 @@ class Verifier:
             raise Problem("model-mismatch", "the embedding was made with another model than the current one")
 
         def compared() -> Decision:
-            detectors = carried(bundle) if self._presentation_detector else ()
+            detectors = detectors_of(bundle) if self._presentation_detector else ()
             return _decide(bundle, template, threshold, probe, capture, detectors)
 
         async def attempt() -> Decision:

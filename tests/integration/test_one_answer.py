@@ -157,14 +157,14 @@ def test_two_hundred_trials_on_handwriting(tmp_path: Path) -> None:
 def voices() -> tuple[Bundle, dict[str, list[np.ndarray]]]:
     """A speaker encoder with its card, and ten recordings of each of five readers at 16 kHz."""
     pytest.importorskip("torch", reason="making a bundle needs the train extra")
-    from uvsdk.bundle.cards import attached
+    from uvsdk.bundle.cards import with_card
     from uvsdk.errors import WeightsNotFoundError
     from uvsdk.training import backbones
     from uvsdk.training.export import export_bundle
 
     folder = real_data.file("speech_librispeech")
     try:
-        bundle = attached(export_bundle(backbones.get("ge2e").load()))
+        bundle = with_card(export_bundle(backbones.get("ge2e").load()))
     except WeightsNotFoundError as error:
         pytest.skip(f"weights are not here: {error}")
     found: dict[str, list[np.ndarray]] = {}

@@ -192,7 +192,7 @@ TAMPERED: dict[str, Callable[[Bundle], bytes]] = {
     "the calibration": lambda bundle: forged_calibration(bundle).to_bytes(),
     "the calibration, under the old signature": stale_signature,
     "the calibration, signed by somebody else": lambda bundle: (
-        forged_calibration(bundle).signed(MALLORY, issuer="integration").to_bytes()
+        forged_calibration(bundle).sign(MALLORY, issuer="integration").to_bytes()
     ),
     "no calibration": lambda bundle: bundle.with_calibration(None).to_bytes(),
     "the parameters": lambda bundle: bundle.with_theta(bundle.theta * np.float32(2)).to_bytes(),
@@ -260,9 +260,9 @@ def test_the_server_asks_for_the_publisher(tmp_path: Path) -> None:
     key = bundle_signing.new_private_key(tmp_path / "key")
     (tmp_path / "key.pub").write_bytes(bundle_signing.public_pem(key.public_key()))
     asked = {"publisher": tmp_path / "key.pub"}
-    with serving(tmp_path / "signed", model=DIGITS.signed(key), settings=asked) as running:
+    with serving(tmp_path / "signed", model=DIGITS.sign(key), settings=asked) as running:
         assert bundle_of(running)
-    for name, model in {"unsigned": DIGITS, "other": forged_calibration(DIGITS).signed(MALLORY)}.items():
+    for name, model in {"unsigned": DIGITS, "other": forged_calibration(DIGITS).sign(MALLORY)}.items():
         with pytest.raises(UntrustedBundleError):
             opened(RunningServer(tmp_path / name, model=model, settings=asked))
 

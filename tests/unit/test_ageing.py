@@ -50,7 +50,7 @@ def try_step(
     strong: Threshold = STRONG,
 ) -> Step:
     """Verify ``probe`` against the template in use, as a runtime does, and age by it."""
-    score = compare(probe, ageing.aged(enrolled, history))
+    score = compare(probe, ageing.template_of(enrolled, history))
     decision = Decision(score, LIMIT, "m", presentations=presentations)
     return ageing.step(
         enrolled,
@@ -73,7 +73,7 @@ def test_one_step_by_hand() -> None:
     assert found.history.drift == pytest.approx(math.cos(math.radians(moved)), abs=1e-6)
     assert (found.history.steps, found.history.last_step_s) == (1, DAY_S)
     assert found.history.original == pytest.approx(at(0))
-    used = ageing.aged(ANA, found.history)
+    used = ageing.template_of(ANA, found.history)
     assert used.embedding == pytest.approx(at(moved), abs=1e-6)
     assert replace(used, embedding=ANA.embedding) == ANA  # everything else is the enrolment's
 
@@ -92,7 +92,7 @@ def test_what_moves_nothing(probe: Float32, presentations: tuple[Presentation, .
     found = try_step(None, probe, presentations=presentations)
     assert (found.taken, found.reason) == (False, reason)
     assert found.history.steps == 0
-    assert ageing.aged(ANA, found.history) == ANA
+    assert ageing.template_of(ANA, found.history) == ANA
 
 
 def test_without_a_detector_only_where_the_policy_says_so() -> None:
@@ -140,7 +140,7 @@ def test_the_last_versions_are_kept_and_every_one_can_be_returned_to() -> None:
     assert np.array_equal(ageing.revert(history, versions=2).current, seen[2])
     for back in (3, 4, 99, None):
         original = ageing.revert(history, versions=back)
-        assert ageing.aged(ANA, original) == ANA
+        assert ageing.template_of(ANA, original) == ANA
         assert original.steps == 5
     # The next step still waits for its interval.
     assert not try_step(ageing.revert(history), at(30), now_s=5 * DAY_S + 1).taken
@@ -152,9 +152,9 @@ def test_a_history_of_another_enrolment_is_void() -> None:
     history = try_step(None, at(30)).history
     again = template(at(1))
     assert not ageing.belongs(history, again)
-    assert ageing.aged(again, history) == again
+    assert ageing.template_of(again, history) == again
     other_model = replace(ANA, model_version="newer")
-    assert ageing.aged(other_model, history) == other_model
+    assert ageing.template_of(other_model, history) == other_model
     fresh = try_step(history, at(30), enrolled=again)
     assert fresh.history.steps == 1
     assert np.array_equal(fresh.history.original, again.embedding)
@@ -164,7 +164,7 @@ def test_a_history_survives_packing() -> None:
     history = try_step(None, at(30)).history
     for kept in (history, ageing.begin(ANA)):
         back = unpack(History, pack(kept))
-        assert ageing.aged(ANA, back) == ageing.aged(ANA, kept)
+        assert ageing.template_of(ANA, back) == ageing.template_of(ANA, kept)
         assert (back.steps, back.last_step_s) == (kept.steps, kept.last_step_s)
     assert "0.99" not in repr(history)
 
@@ -232,7 +232,7 @@ def test_the_best_accepted_impostor_every_day_cannot_walk_a_template_away(
     policy = AgeingPolicy(weight=weight, minimum_cosine=minimum_cosine)
     history: History | None = None
     for day in range(30):
-        used = ageing.aged(enrolled, history).embedding.astype(np.float64)
+        used = ageing.template_of(enrolled, history).embedding.astype(np.float64)
         # Along the arc from the original to the target, and from the template in use to it.
         shares = np.linspace(0, 1, 21)[:, None]
         arcs = np.concatenate([(1 - shares) * start + shares * target for start in (original, used)])
@@ -253,5 +253,5 @@ def test_the_best_accepted_impostor_every_day_cannot_walk_a_template_away(
         nearest = math.cos(max(math.acos(np.clip(target @ original, -1, 1)) - math.acos(minimum_cosine), 0.0))
         assert history.current @ target <= nearest + 1e-5
     assert np.array_equal(
-        ageing.aged(enrolled, None if history is None else ageing.revert(history)).embedding, original
+        ageing.template_of(enrolled, None if history is None else ageing.revert(history)).embedding, original
     )

@@ -420,13 +420,13 @@ def test_a_count_of_a_version_without_windows_is_read(store: EncryptedStore, bun
 def test_decisions_made_otherwise_count_as_one_attempt(store: EncryptedStore, bundle: Bundle) -> None:
     runtime = Runtime(store, bundle, clock=Clock())
     for _ in range(5):
-        assert not runtime.counted("ana", lambda: decided(0.1)).accepted
+        assert not runtime.count_attempt("ana", lambda: decided(0.1)).accepted
     with pytest.raises(TooManyAttemptsError):
-        runtime.counted("ana", lambda: decided(0.9))
+        runtime.count_attempt("ana", lambda: decided(0.9))
     reset_attempts(store)
     with pytest.raises(UnknownUserError):
-        runtime.counted("cleo", lambda: decided(0.9))
-    assert Runtime(store, bundle, retry=None).counted("ana", lambda: decided(0.9)).accepted
+        runtime.count_attempt("cleo", lambda: decided(0.9))
+    assert Runtime(store, bundle, retry=None).count_attempt("ana", lambda: decided(0.9)).accepted
 
 
 def command(store: EncryptedStore, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:

@@ -94,7 +94,7 @@ def test_the_digest_is_over_everything_and_the_version_over_what_embeds(fitted: 
     bundle, others = whole(fitted), exchanged(fitted)
     digests = {bundle.digest, *(other.digest for other in others.values())}
     assert len(digests) == 1 + len(others)
-    assert Bundle.from_bytes(bundle.to_bytes()).digest == bundle.digest == bundle.signed(PUBLISHER).digest
+    assert Bundle.from_bytes(bundle.to_bytes()).digest == bundle.digest == bundle.sign(PUBLISHER).digest
     same = {name for name, other in others.items() if other.version == bundle.version}
     assert same == {name for name in others if "calib" in name or "presentation" in name or "detector's" in name}
     words = Bundle(
@@ -105,7 +105,7 @@ def test_the_digest_is_over_everything_and_the_version_over_what_embeds(fitted: 
 
 @pytest.mark.parametrize("member", MEMBERS)
 def test_a_signature_covers_every_member(fitted: Calibration, member: str) -> None:
-    signed, other = whole(fitted).signed(PUBLISHER, issuer="clinic"), exchanged(fitted)[member]
+    signed, other = whole(fitted).sign(PUBLISHER, issuer="clinic"), exchanged(fitted)[member]
     opened = Bundle.from_bytes(signed.to_bytes(), trusted=TRUSTED)
     assert opened.signed_by == opened.signature.key_id  # type: ignore[union-attr]
     with pytest.raises(UntrustedBundleError, match="not signed"):
@@ -115,11 +115,11 @@ def test_a_signature_covers_every_member(fitted: Calibration, member: str) -> No
     with pytest.raises(UntrustedBundleError, match="not the one that the key"):
         Bundle.from_bytes(other.to_bytes())
     with pytest.raises(UntrustedBundleError, match="none of those that are trusted"):
-        Bundle.from_bytes(other.signed(SOMEBODY).to_bytes(), trusted=TRUSTED)
+        Bundle.from_bytes(other.sign(SOMEBODY).to_bytes(), trusted=TRUSTED)
 
 
 def test_who_says_so_is_signed_too(fitted: Calibration) -> None:
-    signed = whole(fitted).signed(PUBLISHER, issuer="clinic")
+    signed = whole(fitted).sign(PUBLISHER, issuer="clinic")
     assert signed.signature is not None
     signed.signature = replace(signed.signature, issuer="hospital")
     with pytest.raises(UntrustedBundleError):
@@ -134,7 +134,7 @@ def members_of(bundle: Bundle) -> dict[str, bytes]:
 
 def test_every_member_raw(fitted: Calibration) -> None:
     """Exchanged, flipped, dropped and added without the manifest knowing, and signed bundles in the same way."""
-    signed = whole(fitted).signed(PUBLISHER)
+    signed = whole(fitted).sign(PUBLISHER)
     members = members_of(signed)
     assert len(members) == 7
     for name, body in members.items():
@@ -382,14 +382,14 @@ def test_models_that_training_makes_do_not_push_out_what_somebody_accepted(
     store.accept_model(genuine)
     made = [identity_bundle(IMPOSTORS, name=f"round {number}") for number in range(KEPT + 3)]
     for bundle in made:
-        store.accept_model(Bundle.from_bytes(bundle.signed(PUBLISHER).to_bytes(), trusted=TRUSTED))
+        store.accept_model(Bundle.from_bytes(bundle.sign(PUBLISHER).to_bytes(), trusted=TRUSTED))
     assert store.check_model(genuine)
     assert store.check_model(made[-1])
     with pytest.raises(ExchangedBundleError):
         store.check_model(made[0])
     # Signed and accepted by name as well, it stays.
     store.accept_model(made[-1])
-    store.accept_model(Bundle.from_bytes(made[-1].signed(PUBLISHER).to_bytes(), trusted=TRUSTED))
+    store.accept_model(Bundle.from_bytes(made[-1].sign(PUBLISHER).to_bytes(), trusted=TRUSTED))
     assert not accepted_models(store, "numbers")[-1].signed_by
 
 
@@ -412,10 +412,10 @@ def test_what_a_trusted_publisher_signed_needs_no_other_word(
     store: EncryptedStore, genuine: Bundle, forged: Bundle
 ) -> None:
     enroll("ana", ANA, model=genuine, store=store)
-    newer = Bundle.from_bytes(forged.signed(PUBLISHER).to_bytes(), trusted=TRUSTED)
+    newer = Bundle.from_bytes(forged.sign(PUBLISHER).to_bytes(), trusted=TRUSTED)
     assert Runtime(store, newer).verify("ana", b"1 0 0").accepted
     # The signature alone, which nobody asked for, vouches for nothing.
-    unasked = Bundle.from_bytes(genuine.with_calibration(None).signed(SOMEBODY).to_bytes())
+    unasked = Bundle.from_bytes(genuine.with_calibration(None).sign(SOMEBODY).to_bytes())
     with pytest.raises(ExchangedBundleError):
         Runtime(store, unasked)
 

@@ -17,7 +17,7 @@ from uvsdk.errors import ThresholdError
 from uvsdk.scoring.personal import personal_threshold
 from uvsdk.templates.storage import MemoryStore
 from uvsdk.verify import verify
-from uvsdk_device.reembedding import is_current, remade
+from uvsdk_device.reembedding import is_current, remake
 from uvsdk_device.runtime import Runtime
 
 
@@ -121,7 +121,7 @@ def test_enrolment_verification_and_re_embedding_decide_by_the_ratio(people: Pat
     assert bundle.calibration.ratio is not None
     # Made again from its features it is the same template, with the same threshold.
     assert is_current(template, bundle)
-    assert remade(template, store.features("ana"), bundle) == template
+    assert remake(template, store.features("ana"), bundle) == template
     # Calibrated anew with other trials, the old ratio is no longer current; without one, nothing is lost.
     fewer = replace(bundle.calibration.ratio, trials=100)
     assert not is_current(template, bundle.with_calibration(replace(bundle.calibration, ratio=fewer)))

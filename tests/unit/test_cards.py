@@ -26,7 +26,7 @@ MANIFEST = Manifest("numbers", "identity", 3, MappingProxyType({"size": 3}), (),
 def card(numbers: Numbers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, bytes]:
     """A folder that stands for the package, with one card in it."""
     fitted = calibrating.fit(people(30), model_version="m", source="thirty people made of numbers")
-    name, body = cards.made(fitted.calibration, MANIFEST)
+    name, body = cards.make(fitted.calibration, MANIFEST)
     (tmp_path / "data" / "cards").mkdir(parents=True)
     (tmp_path / "data" / "cards" / name).write_bytes(body)
     monkeypatch.setattr("importlib.resources.files", lambda package: tmp_path)
@@ -39,7 +39,7 @@ def bundle_of(manifest: Manifest) -> Bundle:
 
 def test_a_card_fits_its_weights_and_preprocessing_alone(card: tuple[Path, bytes]) -> None:
     bundle = bundle_of(MANIFEST)
-    found = cards.attached(bundle)
+    found = cards.with_card(bundle)
     assert found.version == bundle.version
     assert found.calibration is not None
     assert found.calibration.model_version == bundle.version
@@ -52,14 +52,14 @@ def test_a_card_fits_its_weights_and_preprocessing_alone(card: tuple[Path, bytes
         replace(MANIFEST, dimension=4),
     ):
         assert cards.find(bundle_of(other)) is None
-        assert cards.attached(bundle_of(other)).calibration is None
+        assert cards.with_card(bundle_of(other)).calibration is None
 
 
 def test_what_was_measured_on_ones_own_people_stays(card: tuple[Path, bytes]) -> None:
-    bundle = cards.attached(bundle_of(MANIFEST))
+    bundle = cards.with_card(bundle_of(MANIFEST))
     assert bundle.calibration is not None
     own = bundle.with_calibration(replace(bundle.calibration, source="our own people"))
-    assert cards.attached(own) is own
+    assert cards.with_card(own) is own
 
 
 def test_a_card_holds_nobody(card: tuple[Path, bytes]) -> None:
@@ -87,7 +87,7 @@ def test_only_ratios_without_a_cohort_make_a_card() -> None:
     judged = calibrating.fit(seen, model_version="m", source="", as_norm=True, keep_cohort=True).calibration
     for calibration in (judged, replace(judged, ratio=None)):
         with pytest.raises(ValueError, match="needs no cohort"):
-            cards.made(calibration, MANIFEST)
+            cards.make(calibration, MANIFEST)
 
 
 def test_the_cards_that_ship_read() -> None:

@@ -118,7 +118,7 @@ def test_what_a_likelihood_ratio_calls_the_same_person_is_not_refused(identity_b
     ratio = LikelihoodRatio(
         compensation=Compensation(np.zeros(3, np.float32), np.zeros((0, 3), np.float32)),
         top=0,
-        surroundings=Surroundings.seen([]),
+        surroundings=Surroundings.of([]),
         location=np.array([0.5]),
         log_scale=np.array([math.log(0.1)]),
         limits=np.array([[-9.0, 9.0], [-9.0, 9.0]]),

@@ -30,7 +30,7 @@ from uvsdk.training import backbones
 from uvsdk.training.loop import LocalTrainer
 from uvsdk.training.participation import TrainingJob
 from uvsdk_device.keystore import EncryptedStore
-from uvsdk_device.reembedding import is_current, remade
+from uvsdk_device.reembedding import is_current, remake
 
 C, K = 255, 99
 TASK = Task(7, C, K)
@@ -300,17 +300,17 @@ def test_the_codeword_is_the_template_once_it_is_learnt(identity_bundle: MakeBun
     bundle = identity_bundle(IMPOSTORS)
     features = [np.array(row, np.float32) for row in ([1, 0, 0], [1, 0, 0.1], [1, 0, -0.1])]
     old = enroll("ana", [b"1 0 0", b"1 0 0.1", b"1 0 -0.1"], model=bundle, store=store).template
-    mean = remade(old, features, bundle)
+    mean = remake(old, features, bundle)
     np.testing.assert_allclose(mean.embedding, [1, 0, 0], atol=1e-6)
     # Against (0.8, 0.6, 0) the samples score 0.8 and 0.796, above the 0.49 that 1 % of the impostors reach.
     near = np.array([0.8, 0.6, 0], np.float32)
-    learnt = remade(old, features, bundle, trained=near)
+    learnt = remake(old, features, bundle, trained=near)
     np.testing.assert_array_equal(learnt.embedding, near)
     assert learnt.threshold == mean.threshold  # three samples raise nothing
     # Against (0.4, 0.9165, 0) they score 0.4: the model has not learnt it, so the mean stands in (SPEC 6.7).
     far = np.array([0.4, math.sqrt(1 - 0.16), 0], np.float32)
-    assert remade(old, features, bundle, trained=far) == mean
-    assert remade(old, features, bundle, trained=np.ones(4, np.float32) / 2) == mean  # of another model
+    assert remake(old, features, bundle, trained=far) == mean
+    assert remake(old, features, bundle, trained=np.ones(4, np.float32) / 2) == mean  # of another model
 
 
 def test_a_mean_of_this_model_gives_way_to_the_codeword(identity_bundle: MakeBundle, store: EncryptedStore) -> None:
@@ -320,7 +320,7 @@ def test_a_mean_of_this_model_gives_way_to_the_codeword(identity_bundle: MakeBun
     codeword = np.array([0.8, 0.6, 0], np.float32)
     assert not is_current(mean, bundle, trained=codeword)
     features = [np.array(row, np.float32) for row in ([1, 0, 0], [1, 0, 0.1], [1, 0, -0.1])]
-    assert is_current(remade(mean, features, bundle, trained=codeword), bundle, trained=codeword)
+    assert is_current(remake(mean, features, bundle, trained=codeword), bundle, trained=codeword)
 
 
 def test_without_calibration_nothing_says_that_the_codeword_is_learnt(
@@ -328,7 +328,7 @@ def test_without_calibration_nothing_says_that_the_codeword_is_learnt(
 ) -> None:
     bundle = identity_bundle()
     old = enroll("ana", [b"1 0 0", b"1 0 0.1", b"1 0 -0.1"], model=bundle, store=store).template
-    again = remade(old, [np.array([1, 0, 0], np.float32)], bundle, trained=np.array([1, 0, 0], np.float32))
+    again = remake(old, [np.array([1, 0, 0], np.float32)], bundle, trained=np.array([1, 0, 0], np.float32))
     assert again.threshold is None
     np.testing.assert_allclose(again.embedding, [1, 0, 0])
 
@@ -341,7 +341,7 @@ def test_twenty_samples_raise_the_threshold_to_the_warm_up_one(
     bundle = identity_bundle(IMPOSTORS)
     old = enroll("ana", [b"1 0 0", b"1 0 0.1", b"1 0 -0.1"], model=bundle, store=store).template
     features = [np.array([1, 0, 0], np.float32)] * 19 + [np.array([0.6, 0.8, 0], np.float32)]
-    template = remade(old, features, bundle, trained=np.array([1, 0, 0], np.float32))
+    template = remake(old, features, bundle, trained=np.array([1, 0, 0], np.float32))
     assert template.threshold is not None
     assert template.threshold.score == pytest.approx(0.6, abs=1e-6)
 

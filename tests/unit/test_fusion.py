@@ -25,7 +25,7 @@ def calibration(model_version: str, impostor: np.ndarray) -> Calibration:
     ratio = LikelihoodRatio(
         compensation=Compensation(np.zeros(2, np.float32), np.zeros((0, 2), np.float32)),
         top=0,
-        surroundings=Surroundings.seen([]),
+        surroundings=Surroundings.of([]),
         location=np.zeros(1),
         log_scale=np.zeros(1),
         limits=np.zeros((2, 2)),

@@ -15,8 +15,8 @@ from uvsdk.errors import SettingsError
 from uvsdk.evaluation import calibrated, conditions, groups, metrics, pages
 from uvsdk.evaluation.conditions import Sides
 from uvsdk.evaluation.groups import GroupLabels
-from uvsdk.evaluation.parts import Rate, Resampled, difference
-from uvsdk.evaluation.protocols import Failure, Outcome
+from uvsdk.evaluation.protocols import Failure, ProtocolOutcome
+from uvsdk.evaluation.rates import Rate, Resampled, difference
 from uvsdk.evaluation.record import SCHEMA, as_json
 from uvsdk.evaluation.summary import summarise
 from uvsdk.evaluation.trials import Trials
@@ -249,13 +249,13 @@ def test_of_a_pair_the_poorer_sample_counts() -> None:
     assert Sides(samples, samples, first, second, False, rows, rows).poorer("speech_s")[0] == 5.0
 
 
-def full_outcome() -> Outcome:
+def full_outcome() -> ProtocolOutcome:
     wide = many(8, 12)
     # Scores of a cosine: genuine around 0.7, impostor around 0.5.
     scores = np.clip(0.5 + 0.1 * wide.scores, -1, 1)
     trials = Trials(scores, wide.template_subject, wide.probe_subject, wide.subjects)
     value = np.abs(trials.scores) + np.linspace(0, 5, len(trials.scores))
-    return Outcome(
+    return ProtocolOutcome(
         trials,
         120,
         (Failure("person1", "a.wav", "no speech", "secret words"),),
@@ -367,7 +367,7 @@ def test_the_page_has_every_part_and_escapes_labels() -> None:
 
 def test_a_plain_outcome_has_only_what_applies() -> None:
     trials = by_hand()
-    summary = summarise(Outcome(trials, 8, (), (), 0, "by hand"), resamples=10)
+    summary = summarise(ProtocolOutcome(trials, 8, (), (), 0, "by hand"), resamples=10)
     record = as_json(summary)
     for name in ("accuracy", "likelihood_ratio", "bundle_thresholds", "groups", "by_quality", "speed"):
         assert record[name] is None

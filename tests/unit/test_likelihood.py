@@ -17,7 +17,7 @@ from uvsdk.scoring.conditions import conditions_of, together
 from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings, features
 
 PLAIN = Compensation(np.zeros(4, np.float32), np.zeros((0, 4), np.float32))
-NOWHERE = Surroundings.seen([])
+NOWHERE = Surroundings.of([])
 LENGTH = Surroundings((SPEECH_S,), np.log([1.0]), np.log([10.0]), np.zeros(1), np.ones(1))
 
 
@@ -149,9 +149,7 @@ def test_conditions_are_held_to_the_range_seen() -> None:
 
 
 def test_what_was_not_measured_counts_as_the_mean() -> None:
-    seen = Surroundings.seen(
-        [{"speech_s": 1.0, "snr_db": 5.0}, {"speech_s": math.e, "snr_db": 5.0}], [SPEECH_S, SNR_DB]
-    )
+    seen = Surroundings.of([{"speech_s": 1.0, "snr_db": 5.0}, {"speech_s": math.e, "snr_db": 5.0}], [SPEECH_S, SNR_DB])
     assert seen.names == ("speech_s",)  # the other one never differed
     assert seen.mean == pytest.approx([0.5])
     assert seen.spread == pytest.approx([0.5])
@@ -159,8 +157,8 @@ def test_what_was_not_measured_counts_as_the_mean() -> None:
 
 
 def test_only_what_every_sample_has_is_used() -> None:
-    assert Surroundings.seen([{"speech_s": 1.0}, {"snr_db": 3.0}], [SPEECH_S, SNR_DB]).names == ()
-    assert Surroundings.seen([], [SPEECH_S]).names == ()
+    assert Surroundings.of([{"speech_s": 1.0}, {"snr_db": 3.0}], [SPEECH_S, SNR_DB]).names == ()
+    assert Surroundings.of([], [SPEECH_S]).names == ()
 
 
 def test_location_is_held_to_what_was_fitted() -> None:
@@ -171,7 +169,7 @@ def test_location_is_held_to_what_was_fitted() -> None:
             "limits": np.array([[0.4, 0.6], [-9, 9]]),
         }
     )
-    assert held.standardised(np.array([0.8]), np.array([[1.0, 5.0, 0.0, 0.0]])) == pytest.approx([2.0])  # 0.8 - 0.6
+    assert held.standardise(np.array([0.8]), np.array([[1.0, 5.0, 0.0, 0.0]])) == pytest.approx([2.0])  # 0.8 - 0.6
 
 
 @pytest.mark.parametrize(

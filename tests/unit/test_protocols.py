@@ -27,7 +27,7 @@ def test_first_files_enrol_and_the_rest_verify(tmp_path: Path) -> None:
         for number, value in enumerate(angles):
             angle_file(tmp_path / name / f"{number}.txt", value)
     angle_file(tmp_path / "ann" / ".hidden", "silence")
-    outcome = protocols.enrol_and_verify(protocols.folder(tmp_path, enrol=2), embed_angle)
+    outcome = protocols.enrol_and_verify(protocols.read_folder(tmp_path, enrol=2), embed_angle)
     # Templates at 10 and 100 degrees, probes at 13 (ann) and 96 (bob); rows: probe-major.
     trials = outcome.trials
     assert trials.subjects == ("ann", "bob")
@@ -43,7 +43,7 @@ def test_named_folders_decide_the_roles(tmp_path: Path) -> None:
         angle_file(tmp_path / name / "enrol" / "a.txt", base)
         angle_file(tmp_path / name / "verify" / "b.txt", base + 1)
         angle_file(tmp_path / name / "verify" / "c.txt", base + 2)
-    people = protocols.folder(tmp_path, enrol=1)
+    people = protocols.read_folder(tmp_path, enrol=1)
     assert [(len(p.enrol), len(p.verify)) for p in people] == [(1, 2), (1, 2)]
 
 
@@ -51,7 +51,7 @@ def test_failures_are_counted_and_in_no_rate(tmp_path: Path) -> None:
     for name, values in (("ann", (0, 1, "silence")), ("bob", (90, "silence", 92)), ("cat", ("silence", 45, 46))):
         for number, value in enumerate(values):
             angle_file(tmp_path / name / f"{number}.txt", value)
-    outcome = protocols.enrol_and_verify(protocols.folder(tmp_path, enrol=1), embed_angle)
+    outcome = protocols.enrol_and_verify(protocols.read_folder(tmp_path, enrol=1), embed_angle)
     # ann: template, 1 probe. bob: template, 1 probe. cat: no template; her 2 probes are impostors to both.
     assert (int(outcome.trials.is_genuine.sum()), len(outcome.trials.impostor)) == (2, 2 + 4)
     assert outcome.not_enrolled == ("cat",)
@@ -64,7 +64,7 @@ def test_a_copy_of_an_enrolment_sample_is_no_probe(tmp_path: Path) -> None:
     for name, values in (("ann", (0, "0", 5)), ("bob", (90, 91, 92))):
         for number, value in enumerate(values):
             angle_file(tmp_path / name / f"{number}.txt", value)
-    outcome = protocols.enrol_and_verify(protocols.folder(tmp_path, enrol=1), embed_angle)
+    outcome = protocols.enrol_and_verify(protocols.read_folder(tmp_path, enrol=1), embed_angle)
     assert outcome.repeated == 1
     assert len(outcome.trials.genuine) == 3
     assert outcome.trials.genuine.max() < 1 - 1e-5
@@ -80,7 +80,7 @@ def test_all_pairs_compares_each_pair_once(tmp_path: Path) -> None:
     for name, values in (("ann", (0, 10, "10")), ("bob", (90,))):
         for number, value in enumerate(values):
             angle_file(tmp_path / name / f"{number}.txt", value)
-    outcome = protocols.all_pairs(protocols.folder(tmp_path, enrol=1), embed_angle)
+    outcome = protocols.all_pairs(protocols.read_folder(tmp_path, enrol=1), embed_angle)
     assert outcome.repeated == 1
     assert outcome.trials.genuine == pytest.approx([angle(10)], abs=1e-6)
     assert sorted(outcome.trials.impostor) == pytest.approx([angle(90), angle(80)], abs=1e-6)
@@ -93,30 +93,30 @@ def test_a_list_of_files(tmp_path: Path) -> None:
         angle_file(tmp_path / f"{name}.txt", value)
     listing = tmp_path / "list.csv"
     listing.write_text("person,role,path\nann,enrol,a1.txt\nann,verify,a2.txt\nbob,enrol,b1.txt\nbob,verify,b2.txt\n")
-    outcome = protocols.enrol_and_verify(protocols.listed(listing), embed_angle)
+    outcome = protocols.enrol_and_verify(protocols.read_list(listing), embed_angle)
     assert outcome.trials.genuine == pytest.approx([angle(2), angle(1)], abs=1e-6)
     listing.write_text("person,role,path\nann,probe,a1.txt\n")
     with pytest.raises(SettingsError, match="line 2: the role is enrol or verify"):
-        protocols.listed(listing)
+        protocols.read_list(listing)
     listing.write_text("who,path\nann,a1.txt\n")
     with pytest.raises(SettingsError, match="needs the columns"):
-        protocols.listed(listing)
+        protocols.read_list(listing)
     listing.write_text("person,role,path\nann,enrol,a1.txt\nbob,enrol,gone.txt\n")
     with pytest.raises(EnrolmentError, match="1 of 2 samples could not be used, most often: missing file"):
-        protocols.enrol_and_verify(protocols.listed(listing), embed_angle)
+        protocols.enrol_and_verify(protocols.read_list(listing), embed_angle)
 
 
 def test_too_little_to_measure_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="not a folder"):
-        protocols.folder(tmp_path / "gone")
+        protocols.read_folder(tmp_path / "gone")
     angle_file(tmp_path / "ann" / "0.txt", 0)
     with pytest.raises(SettingsError, match="at least two people, got 1"):
-        protocols.folder(tmp_path)
+        protocols.read_folder(tmp_path)
     angle_file(tmp_path / "bob" / "0.txt", 90)
     with pytest.raises(SettingsError, match="at least 1 enrolment sample"):
-        protocols.folder(tmp_path, enrol=0)
+        protocols.read_folder(tmp_path, enrol=0)
     with pytest.raises(EnrolmentError, match="0 genuine and 0 impostor"):
-        protocols.enrol_and_verify(protocols.folder(tmp_path, enrol=1), embed_angle)
+        protocols.enrol_and_verify(protocols.read_folder(tmp_path, enrol=1), embed_angle)
 
 
 def test_calibration_needs_no_genuine_trial(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_summary_names_what_the_trials_cannot_support(tmp_path: Path) -> None:
     for person in range(8):
         for number in range(7):
             angle_file(tmp_path / f"p{person}" / f"{number}.txt", 45 * person + 9 * rng.normal())
-    outcome = protocols.enrol_and_verify(protocols.folder(tmp_path, enrol=1), embed_angle)
+    outcome = protocols.enrol_and_verify(protocols.read_folder(tmp_path, enrol=1), embed_angle)
     # 8 people x 6 probes x 7 other templates = 336 impostor trials: 300 are enough for 10 %, not for 1 %.
     summary = summarise(outcome, resamples=50)
     assert summary.curve.impostor == 336
@@ -154,7 +154,7 @@ def test_no_error_seen_is_not_an_interval_of_zero_width(tmp_path: Path) -> None:
     for name, base in (("ann", 0), ("bob", 90)):
         for number in range(3):
             angle_file(tmp_path / name / f"{number}.txt", base + number)
-    summary = summarise(protocols.enrol_and_verify(protocols.folder(tmp_path, enrol=1), embed_angle), resamples=20)
+    summary = summarise(protocols.enrol_and_verify(protocols.read_folder(tmp_path, enrol=1), embed_angle), resamples=20)
     assert summary.rows()[0] == ("EER", "0.00 %", "no error seen in 4 genuine trials")
 
 

@@ -29,7 +29,7 @@ from uvsdk.templates.template import Template
 from uvsdk_device.agent import AgentSettings, agent_token, create_app
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import forget_here
-from uvsdk_device.reembedding import remade
+from uvsdk_device.reembedding import remake
 from uvsdk_device.runtime import Runtime
 
 TOKEN = "the-token"
@@ -113,13 +113,13 @@ def test_a_deployments_rate_is_that_of_people_who_were_enrolled_without_one(iden
     bundle, features = identity_bundle(IMPOSTORS), [np.array([1, 0, 0], np.float32)]
     bare = Template(np.array([1, 0, 0], np.float32), "older", "numbers", 1)
     for fmr, expected in ((None, (0.003, True)), (0.01, (0.01, False))):
-        limit = remade(bare, features, bundle, fmr=fmr).threshold
+        limit = remake(bare, features, bundle, fmr=fmr).threshold
         assert limit is not None
         assert (limit.fmr, limit.by_default) == expected
     calibration = bundle.calibration
     assert calibration is not None
     named = replace(bare, threshold=calibration.threshold(0.02))
-    limit = remade(named, features, bundle, fmr=0.01).threshold
+    limit = remake(named, features, bundle, fmr=0.01).threshold
     assert limit is not None
     assert limit.fmr == 0.02
 

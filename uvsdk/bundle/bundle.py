@@ -50,7 +50,7 @@ from uvsdk.bundle.archive import (
     pack_members,
     read_members,
 )
-from uvsdk.bundle.contents import calibration_of, presentation_of, signed_by, theta_bytes, version_of
+from uvsdk.bundle.contents import calibration_of, presentation_of, theta_bytes, trusted_signer, version_of
 from uvsdk.bundle.external_data import check_external
 from uvsdk.bundle.manifest import FORMAT, Manifest, Parameter, decode, encode, object_of, parse
 from uvsdk.bundle.presentation_graph import PresentationGraph
@@ -177,7 +177,7 @@ class Bundle:
             bundle.signature = BundleSignature.from_bytes(signature)
             bundle.signature.check(bundle.statement(bundle.signature.issuer))
         if trusted is not None:
-            bundle.signed_by = signed_by(bundle.signature, trusted)
+            bundle.signed_by = trusted_signer(bundle.signature, trusted)
         return bundle
 
     @classmethod
@@ -227,7 +227,7 @@ class Bundle:
         calibration = "" if self.calibration is None else self.calibration.digest
         return BundleStatement(issuer, self.digest, self.version, calibration)
 
-    def signed(self, key: Ed25519PrivateKey, *, issuer: str = "") -> Bundle:
+    def sign(self, key: Ed25519PrivateKey, *, issuer: str = "") -> Bundle:
         """The same bundle under the signature of ``key``; graphs and sessions are shared."""
         bundle = self.with_calibration(self.calibration)
         bundle.signature = bundle_signing.sign(bundle.statement(issuer), key)

@@ -55,13 +55,13 @@ def find(bundle: Bundle) -> Calibration | None:
     return replace(calibration, model_version=bundle.version)
 
 
-def attached(bundle: Bundle) -> Bundle:
+def with_card(bundle: Bundle) -> Bundle:
     """The bundle with its card; the bundle itself where it is calibrated already or no card fits."""
     card = None if bundle.calibration is not None else find(bundle)
     return bundle if card is None else bundle.with_calibration(card)
 
 
-def made(calibration: Calibration, manifest: Manifest) -> tuple[str, bytes]:
+def make(calibration: Calibration, manifest: Manifest) -> tuple[str, bytes]:
     """File name and bytes of the card that ``calibration`` gives; its cohort is left out and its scores are thinned.
 
     Raises:
@@ -75,4 +75,4 @@ def made(calibration: Calibration, manifest: Manifest) -> tuple[str, bytes]:
     return f"{name}.bin", to_bytes(card)
 
 
-__all__ = ["KEPT", "attached", "find", "key", "made"]
+__all__ = ["KEPT", "find", "key", "make", "with_card"]

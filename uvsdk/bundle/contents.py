@@ -61,7 +61,7 @@ def calibration_of(members: Mapping[str, bytes], described: Mapping[str, object]
     return restored(members[present[0]], model_version=version, source=source, conditions=conditions)
 
 
-def signed_by(signature: BundleSignature | None, trusted: Collection[Ed25519PublicKey]) -> str:
+def trusted_signer(signature: BundleSignature | None, trusted: Collection[Ed25519PublicKey]) -> str:
     """Id of the key that signed, which is one of ``trusted``; the signature itself holds."""
     if signature is None:
         raise UntrustedBundleError(
@@ -76,4 +76,4 @@ def signed_by(signature: BundleSignature | None, trusted: Collection[Ed25519Publ
     return signature.key_id
 
 
-__all__ = ["calibration_of", "presentation_of", "signed_by", "theta_bytes", "version_of"]
+__all__ = ["calibration_of", "presentation_of", "theta_bytes", "trusted_signer", "version_of"]

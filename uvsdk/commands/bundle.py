@@ -61,7 +61,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 "the bundle holds people's embeddings (a cohort), and what is signed is handed out: leave them "
                 "out with `uvsdk bundle strip`, or add --with-cohort if these people agree to that"
             )
-        bundle = bundle.signed(bundle_signing.read_private_key(arguments.key), issuer=arguments.issuer)
+        bundle = bundle.sign(bundle_signing.read_private_key(arguments.key), issuer=arguments.issuer)
         bundle.save(arguments.output or arguments.bundle)
     for line in _lines(bundle):
         print(line)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
     from uvsdk.evaluation.acquisition import Failure, Progress
     from uvsdk.evaluation.pairs import PairList
-    from uvsdk.evaluation.protocols import Outcome, Person
+    from uvsdk.evaluation.protocols import Person, ProtocolOutcome
     from uvsdk.evaluation.summary import Summary
     from uvsdk.modality import Capture
 
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     capture = Capture(quality=arguments.quality, faces=arguments.faces)
     pairs = find_pairs(arguments.source)
     if pairs is None:
-        outcome: Outcome | None = _people(arguments, bundle, capture)
+        outcome: ProtocolOutcome | None = _people(arguments, bundle, capture)
     else:
         outcome = _listed(arguments, pairs, bundle, capture)
     if outcome is None:
@@ -90,7 +90,7 @@ def find_people(source: Path, enrol: int, *, root: Path | None = None) -> list[P
     """People of a folder, or of a CSV list whose paths start at ``root``."""
     from uvsdk.evaluation import protocols
 
-    return protocols.listed(source, root=root) if source.is_file() else protocols.folder(source, enrol=enrol)
+    return protocols.read_list(source, root=root) if source.is_file() else protocols.read_folder(source, enrol=enrol)
 
 
 def find_pairs(source: Path) -> PairList | None:
@@ -102,7 +102,7 @@ def find_pairs(source: Path) -> PairList | None:
     return lfw.read(source) if lfw.is_pairs(source) else trial_lists.read(source)
 
 
-def _people(arguments: argparse.Namespace, bundle: Bundle, capture: Capture) -> Outcome:
+def _people(arguments: argparse.Namespace, bundle: Bundle, capture: Capture) -> ProtocolOutcome:
     from uvsdk.errors import SettingsError
     from uvsdk.evaluation import protocols
 
@@ -119,7 +119,7 @@ def _people(arguments: argparse.Namespace, bundle: Bundle, capture: Capture) -> 
     return outcome
 
 
-def _listed(arguments: argparse.Namespace, pairs: PairList, bundle: Bundle, capture: Capture) -> Outcome | None:
+def _listed(arguments: argparse.Namespace, pairs: PairList, bundle: Bundle, capture: Capture) -> ProtocolOutcome | None:
     """The trials of a list; ``None`` where it has no labels and its scores were all that could be had."""
     from uvsdk.errors import SettingsError
     from uvsdk.evaluation import lfw, trial_lists

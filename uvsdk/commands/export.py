@@ -64,7 +64,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.no_card:
         from uvsdk.bundle import cards
 
-        bundle = cards.attached(bundle)
+        bundle = cards.with_card(bundle)
     bundle.save(arguments.output)
     size = arguments.output.stat().st_size
     print(f"{arguments.output}  {bundle.manifest.modality}/{bundle.manifest.backbone}  {size / 1e6:.1f} MB")

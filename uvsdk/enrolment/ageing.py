@@ -145,7 +145,7 @@ def belongs(history: History, enrolled: Template) -> bool:
     return history.model_version == enrolled.model_version and np.array_equal(history.original, enrolled.embedding)
 
 
-def aged(enrolled: Template, history: History | None) -> Template:
+def template_of(enrolled: Template, history: History | None) -> Template:
     """The template to verify with: the version in use, or the enrolment's own where there is no history of it."""
     if history is None or not belongs(history, enrolled):
         return enrolled
@@ -229,11 +229,11 @@ def _not_due(history: History, decision: Decision, policy: AgeingPolicy, now_s: 
 
 
 def _weak(enrolled: Template, history: History, probe: Float32, strong: Threshold) -> str:
-    if compare(probe, aged(enrolled, history)) < strong.score:
+    if compare(probe, template_of(enrolled, history)) < strong.score:
         return "not a strong match with the template in use"
     if compare(probe, enrolled) < strong.score:
         return "not a strong match with the enrolment's own template"
     return ""
 
 
-__all__ = ["STRONG_FMR", "AgeingPolicy", "History", "Step", "aged", "begin", "belongs", "revert", "step"]
+__all__ = ["STRONG_FMR", "AgeingPolicy", "History", "Step", "begin", "belongs", "revert", "step", "template_of"]

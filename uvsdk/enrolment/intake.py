@@ -44,7 +44,7 @@ class SampleReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Earlier:
     """The samples of an enrolment that is extended; one entry of each a sample, embeddings float32 (d,)."""
 
     features: tuple[Array, ...] = ()
@@ -52,11 +52,11 @@ class Kept:
     conditions: tuple[Conditions, ...] = ()
 
 
-NOTHING: Final = Kept()
+NOTHING: Final = Earlier()
 """Of somebody who was not enrolled before, or whose enrolment is replaced."""
 
 
-def kept_of(user_id: str, earlier: Template, store: Store, bundle: Bundle) -> Kept:
+def earlier_samples(user_id: str, earlier: Template, store: Store, bundle: Bundle) -> Earlier:
     """The samples of ``earlier``, embedded again. Raises :class:`EnrolmentError` where no features were kept."""
     from uvsdk import modality
 
@@ -69,7 +69,7 @@ def kept_of(user_id: str, earlier: Template, store: Store, bundle: Bundle) -> Ke
     shares = {
         name: value / len(features) if name.endswith("_s") else value for name, value in earlier.conditions.items()
     }
-    return Kept(features, tuple(bundle.embeddings(views)), (shares,) * len(features))
+    return Earlier(features, tuple(bundle.embeddings(views)), (shares,) * len(features))
 
 
 def read(
@@ -99,7 +99,7 @@ def read(
 def of_one_person(
     readable: dict[int, Embedded],
     reports: Sequence[SampleReport],
-    kept: Kept,
+    kept: Earlier,
     *,
     calibration: Calibration | None,
     fmr: float | None,
@@ -147,7 +147,7 @@ def _under_conditions(
     rows: Float32,
     own: Bool,
     conditions: Sequence[Conditions],
-    kept: Kept,
+    kept: Earlier,
     calibration: Calibration,
     fmr: float,
 ) -> Bool:
@@ -198,4 +198,4 @@ def _digest(features: Array) -> bytes:
     return hashlib.sha256(repr((features.dtype.str, features.shape)).encode() + features.tobytes()).digest()
 
 
-__all__ = ["NOTHING", "Kept", "SampleReport", "kept_of", "mean_of", "of_one_person", "read", "too_few"]
+__all__ = ["NOTHING", "Earlier", "SampleReport", "earlier_samples", "mean_of", "of_one_person", "read", "too_few"]

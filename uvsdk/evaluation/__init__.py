@@ -9,7 +9,7 @@ Rooms: :mod:`~uvsdk.evaluation.metrics` (numbers), :mod:`~uvsdk.evaluation.ranki
 :mod:`~uvsdk.evaluation.identification` (searches), :mod:`~uvsdk.evaluation.protocols` (people),
 :mod:`~uvsdk.evaluation.trial_lists`, :mod:`~uvsdk.evaluation.lfw` (lists of :mod:`~uvsdk.evaluation.pairs`) say which
 comparisons are made, :mod:`~uvsdk.evaluation.acquisition` reads the samples, :mod:`~uvsdk.evaluation.bootstrap` and
-:mod:`~uvsdk.evaluation.parts` make intervals, :mod:`~uvsdk.evaluation.groups`, :mod:`~uvsdk.evaluation.conditions` and
+:mod:`~uvsdk.evaluation.rates` make intervals, :mod:`~uvsdk.evaluation.groups`, :mod:`~uvsdk.evaluation.conditions` and
 :mod:`~uvsdk.evaluation.calibrated` look at groups of people, at poor samples and at the bundle's own thresholds,
 :mod:`~uvsdk.evaluation.summary` gathers all of it, :mod:`~uvsdk.evaluation.record` turns it into JSON, and
 :mod:`~uvsdk.evaluation.plots`, :mod:`~uvsdk.evaluation.report` and :mod:`~uvsdk.evaluation.pages` into what a person

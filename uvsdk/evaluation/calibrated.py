@@ -17,7 +17,7 @@ from uvsdk.evaluation import bootstrap, metrics
 from uvsdk.evaluation.bootstrap import Interval, Statistic
 from uvsdk.evaluation.conditions import Sides
 from uvsdk.evaluation.metrics import Curve
-from uvsdk.evaluation.parts import Rate, Resampled
+from uvsdk.evaluation.rates import Rate, Resampled
 from uvsdk.evaluation.trials import Trials
 from uvsdk.scoring import Calibration, Threshold
 from uvsdk.scoring.conditions import conditions_of

@@ -211,7 +211,7 @@ def _ratio(
     """The ratio of every cell's trials within the halves, and the originals' trials under it."""
     cells = [(part.scorer, cell) for part in parts for cell in _cells(part.seen, rng)]
     everywhere = {id(side): side.conditions for _, cell in cells for side in (cell.template, cell.probe)}
-    surroundings = Surroundings.seen([item for of_side in everywhere.values() for item in of_side], parts[0].seen.kinds)
+    surroundings = Surroundings.of([item for of_side in everywhere.values() for item in of_side], parts[0].seen.kinds)
     scored = [scorer(cell, surroundings) for scorer, cell in cells]
     scores, rows = (np.concatenate([part[index] for part in scored]) for index in range(2))
     own = np.concatenate([cell.is_genuine for _, cell in cells])
@@ -236,7 +236,7 @@ def _ratio(
         impostor=np.zeros(1, np.float32),
         trials=impostor,
     )
-    z = line.standardised(scores, rows)
+    z = line.standardise(scores, rows)
     slope, offset = fitting.fit_line(
         z[own], z[~own], prior=prior, genuine_weights=weights[own], impostor_weights=weights[~own]
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from uvsdk.arrays import Float32, Float64, Int64
-from uvsdk.evaluation.parts import Rate, Resampled
+from uvsdk.evaluation.rates import Rate, Resampled
 from uvsdk.evaluation.trials import Trials
 
 BINS = 4

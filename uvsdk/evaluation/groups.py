@@ -18,7 +18,7 @@ import numpy as np
 from uvsdk.errors import SettingsError
 from uvsdk.evaluation import lines
 from uvsdk.evaluation.bootstrap import Interval
-from uvsdk.evaluation.parts import Rate, Resampled, difference
+from uvsdk.evaluation.rates import Rate, Resampled, difference
 from uvsdk.evaluation.trials import Trials
 
 SMALL_GROUP = 30
@@ -82,9 +82,9 @@ def read(path: Path) -> GroupLabels:
         SettingsError: the heading does not start with ``person`` or names no attribute, or lines are malformed (each
             is named).
     """
-    malformed = lines.Malformed(path)
+    malformed = lines.MalformedLines(path)
     values: dict[str, tuple[str, ...]] = {}
-    with closing(lines.numbered(path)) as rows:
+    with closing(lines.read(path)) as rows:
         columns = lines.commas(next(rows, (0, ""))[1])
         if len(columns) < 2 or columns[0] != "person" or "" in columns or len(set(columns)) != len(columns):
             raise SettingsError(

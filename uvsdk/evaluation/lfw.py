@@ -50,7 +50,7 @@ class Accuracy:
 
 def is_pairs(path: Path) -> bool:
     """Whether the first line of a file is that of LFW's pairs: one or two whole numbers and nothing else."""
-    with closing(lines.numbered(path)) as found:
+    with closing(lines.read(path)) as found:
         cells = lines.cells(next(found, (0, ""))[1])
     return len(cells) in (1, 2) and all(cell.isdecimal() for cell in cells)
 
@@ -61,9 +61,9 @@ def read(path: Path) -> PairList:
     Raises:
         SettingsError: no heading, malformed lines (each is named), or not as many pairs as the heading says.
     """
-    with closing(lines.numbered(path)) as found:
+    with closing(lines.read(path)) as found:
         folds, each = _heading(next(found, (0, ""))[1], path)
-        malformed = lines.Malformed(path)
+        malformed = lines.MalformedLines(path)
         images: dict[tuple[str, int], int] = {}
         sides: list[tuple[int, int]] = []
         for number, line in found:

@@ -15,7 +15,7 @@ _SHOWN = 10
 _GZIP = b"\x1f\x8b"
 
 
-def numbered(path: Path) -> Generator[tuple[int, str], None, None]:
+def read(path: Path) -> Generator[tuple[int, str], None, None]:
     """Each line that is not blank with its number, from 1 on; plain or gzip, by content, never whole in memory.
 
     Raises:
@@ -39,7 +39,7 @@ def numbered(path: Path) -> Generator[tuple[int, str], None, None]:
         raise SettingsError(f"cannot read the list {path.name}: {error.strerror}") from error
 
 
-class Malformed:
+class MalformedLines:
     """Malformed lines of one list, gathered so that a person can mend all of them at once."""
 
     def __init__(self, path: Path) -> None:

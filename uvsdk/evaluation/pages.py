@@ -9,7 +9,7 @@ from uvsdk.evaluation.bootstrap import Interval
 from uvsdk.evaluation.calibrated import Calibrated
 from uvsdk.evaluation.conditions import Bin
 from uvsdk.evaluation.groups import SMALL_GROUP, Attribute, GroupRates
-from uvsdk.evaluation.parts import Rate
+from uvsdk.evaluation.rates import Rate
 from uvsdk.evaluation.summary import Summary, percent, rate_name
 
 

@@ -12,7 +12,7 @@ from uvsdk.arrays import Bool, Float32, Float64, Int64
 from uvsdk.errors import EnrolmentError
 from uvsdk.evaluation.acquisition import Acquisition, Embedder, Progress, acquire
 from uvsdk.evaluation.conditions import Sides
-from uvsdk.evaluation.protocols import Outcome, digest
+from uvsdk.evaluation.protocols import ProtocolOutcome, digest
 from uvsdk.evaluation.trials import Trials
 
 _SCORED_AT_ONCE = 1 << 16
@@ -71,7 +71,7 @@ class Scored:
         """How many trials have no score."""
         return int(np.isnan(self.scores).sum())
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ProtocolOutcome:
         """The trials that could be made, for a list that says which are genuine.
 
         Raises:
@@ -93,7 +93,7 @@ class Scored:
             )
         measured = [sample.measured for sample in self.acquisition.found if sample is not None]
         row, rows = _rows(self.acquisition)
-        return Outcome(
+        return ProtocolOutcome(
             trials,
             len(pairs.files),
             self.acquisition.failures,

@@ -34,16 +34,16 @@ from uvsdk.scoring.conditions import together
 __all__ = [
     "Embedder",
     "Failure",
-    "Outcome",
     "Person",
+    "ProtocolOutcome",
     "all_pairs",
     "bundle_embedder",
     "digest",
     "enrol_and_verify",
-    "folder",
     "impostors",
     "is_list_of_people",
-    "listed",
+    "read_folder",
+    "read_list",
 ]
 
 
@@ -65,7 +65,7 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class ProtocolOutcome:
     """The trials of one protocol and what had to stay out of them.
 
     Args:
@@ -106,7 +106,7 @@ class Outcome:
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def folder(root: Path, *, enrol: int = 3) -> list[Person]:
+def read_folder(root: Path, *, enrol: int = 3) -> list[Person]:
     """People from a folder that holds one folder for each.
 
     A person's folder either holds the folders ``enrol`` and ``verify``, or files: then the first ``enrol`` by name
@@ -123,14 +123,14 @@ def folder(root: Path, *, enrol: int = 3) -> list[Person]:
 
 
 def is_list_of_people(path: Path) -> bool:
-    """Whether a file is a list for :func:`listed`: by its name, or by the heading in its first line."""
+    """Whether a file is a list for :func:`read_list`: by its name, or by the heading in its first line."""
     if path.suffix.lower() == ".csv":
         return True
-    with closing(lines.numbered(path)) as rows:
+    with closing(lines.read(path)) as rows:
         return "person" in lines.commas(next(rows, (0, ""))[1])
 
 
-def listed(list_file: Path, *, root: Path | None = None) -> list[Person]:
+def read_list(list_file: Path, *, root: Path | None = None) -> list[Person]:
     """People from a CSV file with the columns ``person``, ``role`` (``enrol`` or ``verify``) and ``path``.
 
     A file that is listed twice for one role counts once. Paths are relative to ``root``, without one to the list.
@@ -139,8 +139,8 @@ def listed(list_file: Path, *, root: Path | None = None) -> list[Person]:
         SettingsError: a column is missing, lines are malformed (each is named), or fewer than two people are listed.
     """
     roles: dict[str, dict[str, set[Path]]] = {}
-    malformed = lines.Malformed(list_file)
-    with closing(lines.numbered(list_file)) as rows:
+    malformed = lines.MalformedLines(list_file)
+    with closing(lines.read(list_file)) as rows:
         columns = lines.commas(next(rows, (0, ""))[1])
         if not {"person", "role", "path"} <= set(columns):
             raise SettingsError(
@@ -178,7 +178,7 @@ def bundle_embedder(bundle: Bundle, *, capture: Capture | None = None) -> Embedd
 
 def enrol_and_verify(
     people: Sequence[Person], embed: Embedder, *, jobs: int = 1, progress: Progress | None = None
-) -> Outcome:
+) -> ProtocolOutcome:
     """Every probe against every person's template (normalised mean of the enrolment embeddings).
 
     Raises:
@@ -195,7 +195,9 @@ def enrol_and_verify(
     return outcome
 
 
-def impostors(people: Sequence[Person], embed: Embedder, *, jobs: int = 1, progress: Progress | None = None) -> Outcome:
+def impostors(
+    people: Sequence[Person], embed: Embedder, *, jobs: int = 1, progress: Progress | None = None
+) -> ProtocolOutcome:
     """As :func:`enrol_and_verify` for a calibration, which needs impostor trials only.
 
     A person who gives no probe beyond their enrolment samples still serves as a template, and one without a template
@@ -214,7 +216,9 @@ def impostors(people: Sequence[Person], embed: Embedder, *, jobs: int = 1, progr
     return outcome
 
 
-def all_pairs(people: Sequence[Person], embed: Embedder, *, jobs: int = 1, progress: Progress | None = None) -> Outcome:
+def all_pairs(
+    people: Sequence[Person], embed: Embedder, *, jobs: int = 1, progress: Progress | None = None
+) -> ProtocolOutcome:
     """Every sample as a template of one against every other sample, each pair once, whatever the files' roles.
 
     Files of one person with the same bytes count once.
@@ -243,7 +247,7 @@ def all_pairs(people: Sequence[Person], embed: Embedder, *, jobs: int = 1, progr
     rows = np.asarray(vectors, np.float32)
     matrix = rows.astype(np.float64)
     measured = [sample.measured for sample in acquisition.found if sample is not None]
-    return Outcome(
+    return ProtocolOutcome(
         Trials((matrix @ matrix.T)[first, second], owners[first], owners[second], tuple(p.name for p in people)),
         len(wanted),
         acquisition.failures,
@@ -255,7 +259,9 @@ def all_pairs(people: Sequence[Person], embed: Embedder, *, jobs: int = 1, progr
     )
 
 
-def _against_templates(people: Sequence[Person], embed: Embedder, jobs: int, progress: Progress | None) -> Outcome:
+def _against_templates(
+    people: Sequence[Person], embed: Embedder, jobs: int, progress: Progress | None
+) -> ProtocolOutcome:
     wanted: list[tuple[int, Path]] = []
     is_probe: list[bool] = []
     repeated = 0
@@ -279,7 +285,7 @@ def _against_templates(people: Sequence[Person], embed: Embedder, jobs: int, pro
     if found and templates:
         scores = (np.stack([sample.embedding for sample in found]).astype(np.float64) @ np.stack(templates).T).ravel()
     probe_subject = np.array([wanted[place][0] for place in probes], np.int64)
-    return Outcome(
+    return ProtocolOutcome(
         Trials(
             scores,
             np.tile(np.array(list(enrolment), np.int64), len(probes)),
@@ -310,7 +316,7 @@ def _template(embeddings: Sequence[Float32]) -> Float64:
     return unit
 
 
-def _foremost(outcome: Outcome) -> str:
+def _foremost(outcome: ProtocolOutcome) -> str:
     """The most frequent reason of the failures, as an insertion."""
     reasons = outcome.failures_by_reason
     return f", most often: {next(iter(reasons))}" if reasons else ""

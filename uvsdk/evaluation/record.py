@@ -13,7 +13,7 @@ from uvsdk.evaluation.bootstrap import Interval
 from uvsdk.evaluation.calibrated import Preset
 from uvsdk.evaluation.conditions import Bin
 from uvsdk.evaluation.groups import SMALL_GROUP, Attribute, GroupRates
-from uvsdk.evaluation.parts import CONFIDENCE, Rate
+from uvsdk.evaluation.rates import CONFIDENCE, Rate
 from uvsdk.evaluation.summary import Summary, rate_name
 
 SCHEMA = "uvsdk.evaluation/1"

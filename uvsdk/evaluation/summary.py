@@ -16,7 +16,7 @@ from uvsdk.evaluation.conditions import Bin
 from uvsdk.evaluation.groups import Attribute, GroupLabels
 from uvsdk.evaluation.lfw import Accuracy
 from uvsdk.evaluation.metrics import Curve, OperatingPoint
-from uvsdk.evaluation.protocols import Outcome
+from uvsdk.evaluation.protocols import ProtocolOutcome
 from uvsdk.scoring import Calibration
 
 RATES = (0.1, 0.01, 0.001, 0.0001)
@@ -57,7 +57,7 @@ class Summary:
         reported: quality -> its heading.
     """
 
-    outcome: Outcome
+    outcome: ProtocolOutcome
     curve: Curve
     intervals: Mapping[str, Interval]
     eer_convex_hull: float
@@ -150,7 +150,7 @@ class Summary:
 
 
 def summarise(
-    outcome: Outcome,
+    outcome: ProtocolOutcome,
     *,
     resamples: int = 1000,
     seed: int = 0,

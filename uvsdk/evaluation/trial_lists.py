@@ -31,11 +31,11 @@ def read(path: Path) -> PairList:
     Raises:
         SettingsError: no trial, malformed lines (each is named), or labels that contradict each other.
     """
-    malformed = lines.Malformed(path)
+    malformed = lines.MalformedLines(path)
     names: dict[str, int] = {}
     first, second, label, numbers = array("q"), array("q"), array("b"), array("q")
     fields = 0
-    for number, line in lines.numbered(path):
+    for number, line in lines.read(path):
         cells = lines.cells(line)
         fields = fields or len(cells)
         words = _fault(cells, fields)
@@ -141,7 +141,7 @@ def _joined(files: Sequence[str], first: Int64, second: Int64, labels: Bool) -> 
 
 def _check_joined(people: Int64, first: Int64, second: Int64, labels: Bool, numbers: Sequence[int], path: Path) -> None:
     wrong = np.flatnonzero((people[first] == people[second]) & ~labels)
-    malformed = lines.Malformed(path)
+    malformed = lines.MalformedLines(path)
     for index in wrong.tolist():
         words = "labelled as two people, but other lines' labels join both files to one person"
         malformed.add(numbers[index], words)

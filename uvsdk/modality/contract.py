@@ -158,7 +158,7 @@ class Modality:
         directions: along which such conditions move an embedding; that many a calibration takes out at most.
         advice: what makes the next sample of an enrolment differ from those before, in words for the person.
         classifier: ``module:name`` of the presentation attack detector that runs a bundle's graph ``presentation``,
-            see :func:`uvsdk.presentation.carried.carried`; empty where there is none.
+            see :func:`uvsdk.presentation.detector.detectors_of`; empty where there is none.
 
     >>> def prepare(sample, bundle, *, capture=None):
     ...     values = np.array(sample.split(), np.float32)

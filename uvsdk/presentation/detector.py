@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import Protocol
 
+from uvsdk import modality
 from uvsdk.arrays import Float32
+from uvsdk.bundle import Bundle
 from uvsdk.errors import SettingsError
 from uvsdk.modality.contract import Captured
 from uvsdk.scoring import Presentation
@@ -35,6 +38,13 @@ class PresentationAttackDetector(Protocol):
                 :class:`uvsdk.modality.face.chips.CapturedFace`.
             embedding: what the model made of it, float32 (d,), unit norm.
         """
+
+
+def detectors_of(bundle: Bundle) -> tuple[PresentationAttackDetector, ...]:
+    """The detectors that come with ``bundle``, if any. Raises :class:`BundleError` where one's graph is refused."""
+    if bundle.presentation is None:
+        return ()
+    return (resolve_name(modality.get(bundle.manifest.modality).classifier).of(bundle),)
 
 
 def check(detectors: Sequence[PresentationAttackDetector], modality: str) -> None:
@@ -75,4 +85,4 @@ def examine(
     return tuple(presentations), timings_s
 
 
-__all__ = ["PresentationAttackDetector", "check", "examine"]
+__all__ = ["PresentationAttackDetector", "check", "detectors_of", "examine"]

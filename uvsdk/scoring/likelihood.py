@@ -56,7 +56,7 @@ class Surroundings:
         return tuple(condition.name for condition in self.conditions)
 
     @classmethod
-    def seen(cls, samples: Sequence[Conditions], conditions: Sequence[Condition] = ()) -> Surroundings:
+    def of(cls, samples: Sequence[Conditions], conditions: Sequence[Condition] = ()) -> Surroundings:
         """Of those of ``conditions`` that every one of ``samples`` has and in which they differ."""
         kept, columns = [], []
         for item in conditions:
@@ -126,7 +126,7 @@ class LikelihoodRatio:
         if not len(self.impostor) or not np.isfinite(self.impostor).all() or (np.diff(self.impostor) < 0).any():
             raise ValueError("impostor ratios are finite and ascend")
 
-    def standardised(self, scores: Float64, rows: Float64) -> Float64:
+    def standardise(self, scores: Float64, rows: Float64) -> Float64:
         """z of each score, float64 (n,).
 
         Args:
@@ -139,8 +139,8 @@ class LikelihoodRatio:
         return np.asarray((scores - location) / scale, np.float64)
 
     def ratios(self, scores: Float64, rows: Float64) -> Float64:
-        """Natural-log likelihood ratio of each score, float64 (n,); arguments as for :meth:`standardised`."""
-        return np.clip(self.slope * self.standardised(scores, rows) + self.offset, self.lowest, self.highest)
+        """Natural-log likelihood ratio of each score, float64 (n,); arguments as for :meth:`standardise`."""
+        return np.clip(self.slope * self.standardise(scores, rows) + self.offset, self.lowest, self.highest)
 
 
 def features(template: Float64, probe: Float64) -> Float64:

@@ -51,7 +51,7 @@ class Requirement:
         if not low <= self.strict[0] <= self.strict[1] <= high:
             raise ValueError(f"{self.name}: what is strict lies within what is standard")
 
-    def missed(self, value: float, policy: QualityPolicy) -> str:
+    def shortfall(self, value: float, policy: QualityPolicy) -> str:
         """What is missing, with the value and the range; empty where nothing is. NaN misses every range."""
         if policy == "off":
             return ""
@@ -93,8 +93,8 @@ def assess(
     uvsdk.errors.LowQualityError: signal to noise ratio 2 dB, need at least 5 dB: go inside
     """
     present = [item for item in requirements if item.name in measured]
-    missed = [words for item in present if (words := item.missed(measured[item.name], policy))]
+    missed = [words for item in present if (words := item.shortfall(measured[item.name], policy))]
     if missed:
         raise LowQualityError("; ".join(missed), dict(measured))
-    wished = [words for item in present if (words := item.missed(measured[item.name], "strict"))]
+    wished = [words for item in present if (words := item.shortfall(measured[item.name], "strict"))]
     return Quality(dict(measured), (*wished, *advice))

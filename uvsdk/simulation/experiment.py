@@ -244,7 +244,7 @@ def _digits(bundle: Bundle) -> _Sources:
 
 def _folder(root: Path) -> _Sources:
     found: dict[str, tuple[Sequence[Sample], Sequence[Sample]]] = {}
-    for person in protocols.folder(root, enrol=1):
+    for person in protocols.read_folder(root, enrol=1):
         apart = (root / person.name / "enrol").is_dir() and (root / person.name / "verify").is_dir()
         found[person.name] = (person.enrol, person.verify) if apart else ((*person.enrol, *person.verify), ())
     return found

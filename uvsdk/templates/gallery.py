@@ -53,7 +53,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What one search found.
 
     Args:
@@ -179,7 +179,7 @@ class Gallery:
             if not self._ids:
                 self._version, self._rows = ("", ""), np.empty((0, 0), np.float32)
 
-    def search(self, embedding: Float32, top: int = 1) -> Found:
+    def search(self, embedding: Float32, top: int = 1) -> SearchResult:
         """The ``top`` best people for one probe, exactly.
 
         Args:
@@ -196,7 +196,7 @@ class Gallery:
         with self._turns.shared():
             people = len(self._ids)
             if not people:
-                return Found((), 0, 0)
+                return SearchResult((), 0, 0)
             rows = self._rows[:people]
             probe = _checked(embedding, rows.shape[1])
             # One more than asked for, so that a tie for the first place is always seen.
@@ -205,7 +205,7 @@ class Gallery:
             ids = [self._ids[place] for place in places.tolist()]
         order = sorted(range(len(ids)), key=lambda i: (-scores[i], ids[i]))[:top]
         tied = int((scores == scores.max()).sum())
-        return Found(tuple(Candidate(ids[i], float(scores[i])) for i in order), people, tied)
+        return SearchResult(tuple(Candidate(ids[i], float(scores[i])) for i in order), people, tied)
 
     def highest(self, probes: Float32) -> Float64:
         """The highest score of each probe over everybody, to within float32's rounding: for measuring thresholds.
@@ -354,4 +354,4 @@ class _Turns:
                 self._condition.notify_all()
 
 
-__all__ = ["FAISS_FROM", "Candidate", "Found", "Gallery"]
+__all__ = ["FAISS_FROM", "Candidate", "Gallery", "SearchResult"]

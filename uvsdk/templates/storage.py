@@ -152,7 +152,7 @@ def _memory_store(
     return store
 
 
-def locked(store: Store) -> AbstractContextManager[object]:
+def lock_of(store: Store) -> AbstractContextManager[object]:
     """``store.lock()`` where it has one."""
     return store.lock() if isinstance(store, LockingStore) else contextlib.nullcontext()
 
@@ -166,7 +166,7 @@ def save_and_read_back(store: Store, user_id: str, template: Template, features:
     Raises:
         StoreError: it cannot be written; or it reads as something else, or not at all.
     """
-    with locked(store):
+    with lock_of(store):
         earlier = _enrolment(store, user_id)
         store.save_enrolment(user_id, template, features)
         cause: Exception | None = None
@@ -227,7 +227,7 @@ __all__ = [
     "LockingStore",
     "MemoryStore",
     "Store",
-    "locked",
+    "lock_of",
     "same_arrays",
     "save_and_read_back",
 ]

@@ -46,7 +46,7 @@ def main() -> None:
             directions=get(modality).directions,
             seed=arguments.seed,
         )
-        name, body = cards.made(found.calibration, bundle.manifest)
+        name, body = cards.make(found.calibration, bundle.manifest)
         (arguments.output / name).write_bytes(body)
         limit = found.calibration.threshold(0.01, "llr")
         print(

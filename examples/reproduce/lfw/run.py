@@ -23,7 +23,7 @@ from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.evaluation import lfw, pairs, protocols
 from uvsdk.evaluation.acquisition import Embedder
-from uvsdk.evaluation.protocols import Outcome
+from uvsdk.evaluation.protocols import ProtocolOutcome
 from uvsdk.evaluation.summary import Summary, summarise
 from uvsdk.modality import Capture
 from uvsdk.modality.face import alignment
@@ -74,20 +74,20 @@ def measure(bundle: Bundle, name: str, parts: Sequence[str], capture: Capture, o
             _save(output, name, f"ORL, all pairs, quality {capture.quality}", summarise(found, seed=SEED), {})
 
 
-def aligned(bundle: Bundle, packed: unpack.Packed, root: Path) -> Outcome:
+def aligned(bundle: Bundle, packed: unpack.Packed, root: Path) -> ProtocolOutcome:
     """Folds 1 to 5 from the chips, which are laid on the bundle's own template where it has another."""
     listed = lfw.read(unpack.aligned(packed, root))
     return pairs.score(listed, lambda name: lfw.locate(root / "aligned", name), chip_embedder(bundle)).outcome()
 
 
-def originals(bundle: Bundle, packed: unpack.Packed, root: Path, capture: Capture) -> Outcome:
+def originals(bundle: Bundle, packed: unpack.Packed, root: Path, capture: Capture) -> ProtocolOutcome:
     """Fold 1 from the photographs: decode, detect, align, embed."""
     listed = lfw.read(unpack.originals(packed, root))
     embed = protocols.bundle_embedder(bundle, capture=capture)
     return pairs.score(listed, lambda name: lfw.locate(root / "originals", name), embed).outcome()
 
 
-def orl(bundle: Bundle, root: Path, capture: Capture) -> Outcome:
+def orl(bundle: Bundle, root: Path, capture: Capture) -> ProtocolOutcome:
     """All pairs of the 400 photographs of 40 people, by the same way as :func:`originals`."""
     path = data.folder() / "orl_faces.npz"
     if not path.exists():
@@ -98,7 +98,7 @@ def orl(bundle: Bundle, root: Path, capture: Capture) -> Outcome:
         file = root / "orl" / f"s{subject:02}" / f"{number:03}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(file)
-    people = protocols.folder(root / "orl", enrol=1)
+    people = protocols.read_folder(root / "orl", enrol=1)
     return protocols.all_pairs(people, protocols.bundle_embedder(bundle, capture=capture))
 
 
@@ -117,14 +117,14 @@ def chip_embedder(bundle: Bundle) -> Embedder:
     return embed
 
 
-def _others_threshold(chips: Outcome) -> float:
+def _others_threshold(chips: ProtocolOutcome) -> float:
     """The threshold that folds 2 to 5 of the chips give for fold 1."""
     assert chips.folds is not None
     others, own = chips.folds != 0, chips.trials.is_genuine
     return lfw.best_threshold(chips.trials.scores[others & own], chips.trials.scores[others & ~own])
 
 
-def _accuracy_with(outcome: Outcome, threshold: float) -> float:
+def _accuracy_with(outcome: ProtocolOutcome, threshold: float) -> float:
     return 100 * float(np.mean((outcome.trials.scores >= threshold) == outcome.trials.is_genuine))
 
 
@@ -152,7 +152,7 @@ def _save(output: Path, name: str, setting: str, summary: Summary, extra: dict[s
         print(f"  {reason}: {count}")
 
 
-def _timed(what: str, measure: Callable[[], Outcome]) -> Outcome:
+def _timed(what: str, measure: Callable[[], ProtocolOutcome]) -> ProtocolOutcome:
     started = time.process_time()
     outcome = measure()
     spent = time.process_time() - started

@@ -1,6 +1,6 @@
-"""Error rates of parts of the trials at one threshold: of groups of people, of good and of poor samples.
+"""Error rates of subsets of the trials at one threshold: of groups of people, of good and of poor samples.
 
-Intervals are 95 % percentile bootstrap over people (:mod:`uvsdk.evaluation.bootstrap`). Where a part shows no error,
+Intervals are 95 % percentile bootstrap over people (:mod:`uvsdk.evaluation.bootstrap`). Where a subset shows no error,
 or nothing but errors, resampling cannot make one appear; the interval then ends at the exact bound of a proportion
 with each *person* as one trial. That is wide on purpose: an error rate is never above the share of people who have
 errors at all.
@@ -48,12 +48,12 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tally:
-    """Errors and trials of each part, as measured and in every resample.
+    """Errors and trials of each subset, as measured and in every resample.
 
     Args:
         errors: int64 (K,).
         trials: int64 (K,).
-        people: who is behind each part's trials.
+        people: who is behind each subset's trials.
         drawn_errors: float64 (R, K).
         drawn_trials: float64 (R, K).
     """
@@ -64,13 +64,13 @@ class Tally:
     drawn_errors: Float64
     drawn_trials: Float64
 
-    def rate(self, part: int) -> Rate | None:
-        """The error rate of one part; ``None`` where it has no trial."""
-        return self._rate(np.arange(len(self.errors)) == part)
+    def rate(self, subset: int) -> Rate | None:
+        """The error rate of one subset; ``None`` where it has no trial."""
+        return self._rate(np.arange(len(self.errors)) == subset)
 
-    def rest(self, part: int) -> Rate | None:
-        """The error rate of all other parts together; ``None`` where they have no trial."""
-        return self._rate(np.arange(len(self.errors)) != part)
+    def rest(self, subset: int) -> Rate | None:
+        """The error rate of all other subsets together; ``None`` where they have no trial."""
+        return self._rate(np.arange(len(self.errors)) != subset)
 
     def _rate(self, chosen: Bool) -> Rate | None:
         errors, trials = int(self.errors[chosen].sum()), int(self.trials[chosen].sum())
@@ -107,36 +107,36 @@ class Resampled:
             [np.bincount(rng.integers(0, len(present), len(present)), minlength=len(present)) for _ in range(resamples)]
         )
 
-    def tally(self, wrong: Bool, memberships: Sequence[Int64], parts: int) -> Tally:
-        """Count errors by part.
+    def tally(self, wrong: Bool, memberships: Sequence[Int64], subsets: int) -> Tally:
+        """Count errors by subset.
 
         Args:
             wrong: bool (N,), whether a trial was decided wrongly.
-            memberships: int64 (N,) each, a part that a trial belongs to, in [0, parts), or -1; several where a trial
+            memberships: int64 (N,) each, the subset of a trial, in [0, subsets), or -1; several where a trial
                 may belong to more than one.
-            parts: how many there are.
+            subsets: how many there are.
         """
-        errors, totals = np.zeros((len(self._counts), parts)), np.zeros((len(self._counts), parts))
-        seen_errors, seen = np.zeros(parts, np.int64), np.zeros(parts, np.int64)
-        people: list[set[int]] = [set() for _ in range(parts)]
-        for part in memberships:
-            template, probe, place, wrongs, counts = self._by_pair(wrong, part)
-            seen_errors += np.bincount(place, wrongs, parts).astype(np.int64)
-            seen += np.bincount(place, counts, parts).astype(np.int64)
-            for index in range(parts):
+        errors, totals = np.zeros((len(self._counts), subsets)), np.zeros((len(self._counts), subsets))
+        seen_errors, seen = np.zeros(subsets, np.int64), np.zeros(subsets, np.int64)
+        people: list[set[int]] = [set() for _ in range(subsets)]
+        for subset in memberships:
+            template, probe, place, wrongs, counts = self._by_pair(wrong, subset)
+            seen_errors += np.bincount(place, wrongs, subsets).astype(np.int64)
+            seen += np.bincount(place, counts, subsets).astype(np.int64)
+            for index in range(subsets):
                 here = place == index
                 people[index] |= {*template[here].tolist(), *probe[here].tolist()}
             for resample, drawn in enumerate(self._counts):
                 # A genuine trial counts as often as its person, an impostor trial as the product of both people.
                 weight = np.where(template == probe, drawn[template], drawn[template] * drawn[probe])
-                errors[resample] += np.bincount(place, weight * wrongs, parts)
-                totals[resample] += np.bincount(place, weight * counts, parts)
+                errors[resample] += np.bincount(place, weight * wrongs, subsets)
+                totals[resample] += np.bincount(place, weight * counts, subsets)
         return Tally(seen_errors, seen, tuple(frozenset(found) for found in people), errors, totals)
 
-    def _by_pair(self, wrong: Bool, part: Int64) -> tuple[Int64, Int64, Int64, Int64, Int64]:
-        """Trials of one template person, probe person and part together: the three, errors, trials."""
-        inside = part >= 0
-        key = (part[inside] * self._people + self._template[inside]) * self._people + self._probe[inside]
+    def _by_pair(self, wrong: Bool, subset: Int64) -> tuple[Int64, Int64, Int64, Int64, Int64]:
+        """Trials of one template person, probe person and subset together: the three, errors, trials."""
+        inside = subset >= 0
+        key = (subset[inside] * self._people + self._template[inside]) * self._people + self._probe[inside]
         present, where = np.unique(key, return_inverse=True)
         wrongs = np.bincount(where, wrong[inside], len(present)).astype(np.int64)
         counts = np.bincount(where, minlength=len(present)).astype(np.int64)
