@@ -12,6 +12,7 @@ from tests.builders import plane
 from uvsdk.arrays import Float64
 from uvsdk.errors import SettingsError
 from uvsdk.federation.classes import neighbours, spreadout
+from uvsdk.federation.classes.correlation import PairWeights
 from uvsdk.federation.classes.spreadout import MODES, CollapseWarning, Pairs, Spreadout
 
 seeds = st.integers(0, 2**32 - 1)
@@ -283,10 +284,12 @@ def test_a_step_size_of_zero_moves_nothing() -> None:
 
 
 def test_weights_scaled_to_mean_one() -> None:
-    scaled = spreadout.unit_mean(np.array([[5.0, 1.0, 3.0], [2.0, 9.0, 2.0], [0.0, 4.0, 7.0]]))
+    rows = PairWeights(np.array([3.0, 2.0, 4.0]), np.array([0, 1, 1, 2]), np.array([1, 0]), np.array([2.0, 4.0]))
+    np.testing.assert_array_equal(rows.dense(), [[0, 1, 3], [2, 0, 2], [0, 4, 0]])
+    scaled = rows.with_unit_mean().dense()
     assert scaled.sum() / 6 == pytest.approx(1.0)
     np.testing.assert_array_equal(np.diag(scaled), 0)
-    assert spreadout.unit_mean(np.zeros((2, 2))).sum() == 0
+    assert PairWeights.constant(2, 0.0).with_unit_mean().dense().sum() == 0
 
 
 def test_memory_stays_far_below_one_matrix_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:

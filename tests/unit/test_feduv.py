@@ -99,7 +99,8 @@ def test_messages_that_do_not_fit() -> None:
 def test_the_presets_and_their_distance_as_the_library_states_it(length: int, distance: int, cosine: float) -> None:
     code = codewords.code(length, codewords.MESSAGE_BITS[length])
     assert code.distance == distance
-    assert code.largest_cosine == pytest.approx(cosine, abs=1e-3)  # 1 - 2 d / c
+    # The most that the vectors of two different messages can agree.
+    assert 1 - 2 * code.distance / code.length == pytest.approx(cosine, abs=1e-3)
     assert code.secret_bits == codewords.MESSAGE_BITS[length] - 32
 
 

@@ -146,15 +146,6 @@ def default_neighbours(classes: int) -> int:
     return max(0, min(classes - 1, max(3, -(-classes // 100))))
 
 
-def unit_mean(weights: Float64) -> Float64:
-    """Pair weights scaled so that those off the diagonal have mean 1; the diagonal becomes 0."""
-    scaled = np.array(weights, np.float64)
-    np.fill_diagonal(scaled, 0.0)
-    pairs = len(scaled) * (len(scaled) - 1)
-    total = float(scaled.sum())
-    return scaled * (pairs / total) if total > 0 else scaled
-
-
 def regulariser(vectors: Float64, options: Spreadout, pairs: Pairs = _ALL) -> float:
     """The value that :func:`gradient` differentiates; same cost."""
     if _sees_everything(vectors, options):

@@ -20,12 +20,13 @@ from torch import Tensor
 from uvsdk.arrays import Float32, Int64
 from uvsdk.errors import UpdateRejectedError
 from uvsdk.federation.guards import UNIT_TOLERANCE
+from uvsdk.federation.sampled_softmax.columns import ColumnSettings
 from uvsdk.federation.strategy import ClientAlgorithm, Embed, Memory, Secret
 
 _SMALLEST_NORM = 1e-12
 
 
-class SampledSettings(Protocol):
+class SampledSettings(ColumnSettings, Protocol):
     """Settings that the device's half reads."""
 
     @property
@@ -36,16 +37,6 @@ class SampledSettings(Protocol):
     @property
     def correction(self) -> str:
         """``ht`` or ``none``."""
-        ...
-
-    @property
-    def scale(self) -> float:
-        """Of the cosines."""
-        ...
-
-    @property
-    def vector_rate(self) -> float:
-        """Learning rate of the columns as a multiple of the trunk's."""
         ...
 
 

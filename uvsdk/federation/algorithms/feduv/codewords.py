@@ -58,11 +58,6 @@ class Code:
         """l_r: what of a message is the device's own."""
         return self.message_bits - NUMBER_BITS
 
-    @property
-    def largest_cosine(self) -> float:
-        """1 - 2 d_min / c, the most that the vectors of two different messages can agree."""
-        return 1.0 - 2.0 * self.distance / self.length
-
     def message(self, number: int, secret: bytes) -> UInt8:
         """b_u || r_u as bits, uint8 (k,); ``secret`` is cut to its first ``secret_bits`` bits.
 
