@@ -93,7 +93,7 @@ def blank_page(_: Path) -> object:
 
 def poor(_: Path) -> object:
     snr = Requirement("snr_db", "signal to noise ratio", "dB", (5, np.inf), (15, np.inf), "go where it is quieter")
-    return assess({"snr_db": 2.0}, [snr], "standard")
+    return assess({"snr_db": 2.0}, [snr], policy="standard")
 
 
 def too_few(_: Path) -> object:

@@ -169,7 +169,9 @@ def enroll(
     conditions = [*kept.conditions, *(conditions_of(item.quality.measured, kinds) for item in usable)]
     threshold = None
     if bundle.calibration is not None and impostor_threshold is not None:
-        threshold = personal_threshold(impostor_threshold, bundle.calibration, embeddings, conditions=conditions)
+        threshold = personal_threshold(
+            impostor_threshold, bundle.calibration, embeddings=embeddings, conditions=conditions
+        )
     template = Template(
         intake.mean_of(embeddings),
         bundle.version,
@@ -245,7 +247,7 @@ def _expected(
         return None
     if threshold.scale == "cosine":
         return expected_fnmr(leave_one_out(embeddings), threshold.score)
-    return expected_fnmr(own_ratios(calibration, embeddings, None, conditions), threshold.score)
+    return expected_fnmr(own_ratios(calibration, embeddings, template=None, conditions=conditions), threshold.score)
 
 
 def _take_part(federation: Federation, user_id: str, bundle: Bundle, store: Store) -> Participation:

@@ -185,7 +185,7 @@ def identify(
     )
 
 
-def search_threshold(calibration: Calibration, people: int, fpir: float) -> SearchThreshold:
+def search_threshold(calibration: Calibration, people: int, *, fpir: float) -> SearchThreshold:
     """The score at which strangers are named at ``fpir`` at most, from comparisons of two people.
 
     A stranger is named where any of N comparisons is a false match, so FPIR <= N FMR however they depend on each
@@ -220,7 +220,7 @@ def search_threshold(calibration: Calibration, people: int, fpir: float) -> Sear
     return SearchThreshold(pair.score, fpir, people, trials, bound, "comparisons", calibration.model_version)
 
 
-def cohort_threshold(gallery: Gallery, cohort: Float32, fpir: float) -> SearchThreshold:
+def cohort_threshold(gallery: Gallery, cohort: Float32, *, fpir: float) -> SearchThreshold:
     """The score at which strangers are named at ``fpir``, measured by searching each of a cohort in this gallery.
 
     It needs no assumption on how comparisons depend on each other or on how templates differ from single samples, and
@@ -253,7 +253,7 @@ def cohort_threshold(gallery: Gallery, cohort: Float32, fpir: float) -> SearchTh
     return SearchThreshold(limit.score, fpir, people, len(cohort), interval, "cohort", gallery.model_version)
 
 
-def threshold_for(gallery: Gallery, calibration: Calibration, fpir: float) -> SearchThreshold:
+def threshold_for(gallery: Gallery, calibration: Calibration, *, fpir: float) -> SearchThreshold:
     """The threshold :func:`identify` takes by default.
 
     Measured on this gallery with the cohort that the calibration carries (:func:`cohort_threshold`), once for each
@@ -264,7 +264,7 @@ def threshold_for(gallery: Gallery, calibration: Calibration, fpir: float) -> Se
     """
     cohort = calibration.cohort
     if cohort is None or not len(gallery):
-        return search_threshold(calibration, len(gallery), fpir)
+        return search_threshold(calibration, len(gallery), fpir=fpir)
     changes = gallery.changes
     with _lock:
         known = _measured.get(gallery)
@@ -272,10 +272,10 @@ def threshold_for(gallery: Gallery, calibration: Calibration, fpir: float) -> Se
         return known.limit
     _, first = np.unique(cohort.person, return_index=True)  # one search for each person
     try:
-        limit = cohort_threshold(gallery, cohort.embeddings[first], fpir)
+        limit = cohort_threshold(gallery, cohort.embeddings[first], fpir=fpir)
     except ThresholdError as error:
         try:
-            return search_threshold(calibration, len(gallery), fpir)
+            return search_threshold(calibration, len(gallery), fpir=fpir)
         except ThresholdError as second:
             raise ThresholdError(f"{second}. Measured on the gallery itself, {error}") from second
     with _lock:
@@ -315,7 +315,7 @@ def _applicable(threshold: SearchThreshold | None, gallery: Gallery, bundle: Bun
                 f"copy of the model has {bundle.calibration.digest[:12]}: use the bundle the people were enrolled "
                 "with; if the new calibration is meant, make the templates again with it"
             )
-        return threshold_for(gallery, bundle.calibration, fpir)
+        return threshold_for(gallery, bundle.calibration, fpir=fpir)
     if threshold.model_version not in ("", bundle.version):
         raise ThresholdError(
             f"the threshold was measured with model {threshold.model_version[:12]}, this is {bundle.version[:12]}; "

@@ -88,9 +88,9 @@ def verify_with_embedding(
             f"the template was made with model {template.model_version[:12]}, this is {bundle.version[:12]}: use the "
             "bundle it was made with, or enrol again from the stored features"
         )
-    check_calibration(template, bundle, threshold)
+    check_calibration(template, bundle, threshold=threshold)
     if threshold is None or fmr is not None:
-        threshold = threshold_for(template, bundle, fmr)
+        threshold = threshold_for(template, bundle, fmr=fmr)
     limit = _applicable(threshold, bundle)
     check_detectors(detectors, bundle)
     embedded = embed(probe, bundle, capture=capture)
@@ -140,14 +140,14 @@ def decide(
     limit = _applicable(threshold, bundle)
     score = _rounded(compare(embedding, template))
     llr = None
-    if bundle.calibration is not None and bundle.calibration.ratio is not None:
-        conditions = conditions_of(quality.measured, bundle.calibration.ratio.surroundings.conditions)
-        llr = _rounded(bundle.calibration.llr(template.embedding, embedding, template.conditions, conditions))
+    if (calibration := bundle.calibration) is not None and calibration.ratio is not None:
+        probe = conditions_of(quality.measured, calibration.ratio.surroundings.conditions)
+        llr = _rounded(calibration.llr(template.embedding, embedding, template=template.conditions, probe=probe))
     spent_s = {**(timings_s or {}), "decision": time.perf_counter() - start}
     return Decision(score, limit, bundle.version, quality, spent_s, llr, presentations)
 
 
-def check_calibration(template: Template, bundle: Bundle, threshold: Threshold | None = None) -> None:
+def check_calibration(template: Template, bundle: Bundle, *, threshold: Threshold | None = None) -> None:
     """Refuse a bundle whose calibration is not the one that the template's threshold was read from.
 
     Whoever exchanges it could lower every threshold without touching the model. A caller accepts another one by
@@ -174,7 +174,7 @@ def check_calibration(template: Template, bundle: Bundle, threshold: Threshold |
     )
 
 
-def threshold_at(bundle: Bundle, fmr: float | None = None, scale: Scale | None = None) -> Threshold:
+def threshold_at(bundle: Bundle, fmr: float | None = None, *, scale: Scale | None = None) -> Threshold:
     """The threshold of a false match rate.
 
     Args:
@@ -197,7 +197,7 @@ def threshold_at(bundle: Bundle, fmr: float | None = None, scale: Scale | None =
     return bundle.calibration.threshold(fmr, chosen)
 
 
-def threshold_for(template: Template, bundle: Bundle, fmr: float | None = None) -> Threshold:
+def threshold_for(template: Template, bundle: Bundle, *, fmr: float | None = None) -> Threshold:
     """The threshold by which probes of a template are decided: one rule for API, device and server.
 
     - Nobody names a rate: the template's own threshold; the model's default where it has none.
@@ -218,7 +218,7 @@ def threshold_for(template: Template, bundle: Bundle, fmr: float | None = None) 
     own = _applicable(own, bundle)
     if fmr is None:
         return own
-    asked = threshold_at(bundle, fmr, own.scale)
+    asked = threshold_at(bundle, fmr, scale=own.scale)
     return asked if fmr > own.fmr else stricter(own, asked)
 
 
@@ -284,7 +284,7 @@ def presentations_of(
     # Detectors bring Pillow and the modalities along, which `import uvsdk` leaves until they are needed.
     from uvsdk.presentation import examine
 
-    return examine(detectors, embedded.captured, embedded.embedding)
+    return examine(detectors, embedded.captured, embedding=embedded.embedding)
 
 
 def _rounded(value: float) -> float:

@@ -39,7 +39,7 @@ class TemplateAgeing:
         """The template to verify with. Raises :class:`StoreError` where the record is damaged."""
         return template_of(enrolled, read_history(self._store, user_id))
 
-    def learn(self, user_id: str, enrolled: Template, probe: Float32, decision: Decision) -> Step:
+    def learn(self, user_id: str, enrolled: Template, *, probe: Float32, decision: Decision) -> Step:
         """Take a step towards an accepted probe if the policy allows; nothing is written where it does not.
 
         Args:

@@ -153,7 +153,7 @@ def approved_deployment(
     return deployment
 
 
-def check_fit(modality: str, model: Bundle | None, deployment: Deployment) -> None:
+def check_fit(modality: str, model: Bundle | None, *, deployment: Deployment) -> None:
     """Raise :class:`SettingsError` where the enrolment is by another modality, or the model at hand is another one."""
     if modality != deployment.modality:
         raise SettingsError(f"the enrolment is by {modality}, the server trains {deployment.modality}")

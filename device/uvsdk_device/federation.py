@@ -357,7 +357,7 @@ class Federation:
         """Register and admit, each once, and gather what a round needs."""
         template = store.template(user_id)
         deployment = approved_deployment(connection, store, approve=self.approve, now=self.clock())
-        check_fit(template.modality, model, deployment)
+        check_fit(template.modality, model, deployment=deployment)
         if self.server_verification:
             check_server_verification(deployment)
         member = register(

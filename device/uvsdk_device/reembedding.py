@@ -65,11 +65,11 @@ def remake(
     vector = None if trained is None else trained.astype(np.float32)
     if vector is not None:
         # A likelihood ratio is fitted on means of embeddings, which a trained vector is not.
-        limit = threshold_at(bundle, fmr, "cosine")
+        limit = threshold_at(bundle, fmr, scale="cosine")
         if _is_learnt(vector, rows, limit.score):
-            threshold = personal_threshold(limit, bundle.calibration, rows, template=vector)
+            threshold = personal_threshold(limit, bundle.calibration, embeddings=rows, template=vector)
             return Template(vector, bundle.version, old.modality, len(features), threshold, old.conditions)
-    threshold = personal_threshold(threshold_at(bundle, fmr), bundle.calibration, rows)
+    threshold = personal_threshold(threshold_at(bundle, fmr), bundle.calibration, embeddings=rows)
     return Template(_mean(rows), bundle.version, old.modality, len(features), threshold, old.conditions)
 
 

@@ -137,7 +137,7 @@ class Runtime:
         if self._ageing is not None and decision.accepted:
             # Who was recognised is let in, even where the disk is full or the user was deleted meanwhile.
             with contextlib.suppress(StoreError):
-                self._ageing.learn(user_id, enrolled, probes[0], decision)
+                self._ageing.learn(user_id, enrolled, probe=probes[0], decision=decision)
         return decision
 
     def rate(self, user_id: str) -> float:

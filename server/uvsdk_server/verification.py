@@ -130,11 +130,11 @@ class Verifier:
                 "the template's threshold was read from another calibration than the current one; its device must "
                 "renew it",
             ) from error
-        bound = threshold_at(bundle, self._fmr, None if own is None else own.scale)
+        bound = threshold_at(bundle, self._fmr, scale=None if own is None else own.scale)
         check_rate(fmr, bound.fmr if own is None else min(bound.fmr, own.fmr))
         if own is None:
             return bound if fmr is None else threshold_at(bundle, fmr)
-        return stricter(threshold_for(template, bundle, fmr), bound)
+        return stricter(threshold_for(template, bundle, fmr=fmr), bound)
 
 
 def _decide(

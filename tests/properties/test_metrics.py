@@ -125,9 +125,11 @@ def test_expected_precision_is_the_mean_over_broken_ties(scores: np.ndarray, k: 
     found = []
     for _ in range(300):
         order = rng.permutation(scores.shape[1])
-        found.append(ranking.precision_at_k(scores[:, order], relevant[:, order], k))
+        found.append(ranking.precision_at_k(scores[:, order], relevant[:, order], k=k))
     # Seven samples, each mean of 300 draws: five standard errors of a value in [0, 1].
-    assert ranking.expected_precision_at_k(scores, relevant, k) == pytest.approx(np.mean(found), abs=5 * 0.5 / 300**0.5)
+    assert ranking.expected_precision_at_k(scores, relevant, k=k) == pytest.approx(
+        np.mean(found), abs=5 * 0.5 / 300**0.5
+    )
 
 
 @given(MATRICES)
@@ -135,8 +137,8 @@ def test_without_ties_expected_precision_is_precision(scores: np.ndarray) -> Non
     distinct = scores + np.arange(5) / 100
     relevant = scores > 0.4
     for k in (1, 3, 5):
-        assert ranking.expected_precision_at_k(distinct, relevant, k) == pytest.approx(
-            ranking.precision_at_k(distinct, relevant, k)
+        assert ranking.expected_precision_at_k(distinct, relevant, k=k) == pytest.approx(
+            ranking.precision_at_k(distinct, relevant, k=k)
         )
 
 
@@ -148,9 +150,11 @@ def test_map_at_r_is_the_definition(seed: int) -> None:
     for row, label in zip(similarity, queries, strict=True):
         ranked = (references == label)[np.argsort(-row)]
         expected.append(sum(ranked[: i + 1].mean() * ranked[i] for i in range(3)) / 3)
-    assert ranking.map_at_r(similarity, queries, references, r=3) == pytest.approx(np.mean(expected))
+    assert ranking.map_at_r(similarity, queries, reference_labels=references, r=3) == pytest.approx(np.mean(expected))
     # Three references of each class, so both definitions agree here.
-    assert ranking.map_at_r(similarity, queries, references, r="class") == pytest.approx(np.mean(expected))
+    assert ranking.map_at_r(similarity, queries, reference_labels=references, r="class") == pytest.approx(
+        np.mean(expected)
+    )
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -200,4 +204,4 @@ def test_the_actual_cost_is_never_under_the_smallest(
     genuine: np.ndarray, impostor: np.ndarray, prior: float, threshold: float
 ) -> None:
     points = metrics.curve(genuine, impostor)
-    assert metrics.act_dcf(points, threshold, prior) >= metrics.min_dcf(points, prior) - 1e-12
+    assert metrics.act_dcf(points, threshold, prior=prior) >= metrics.min_dcf(points, prior) - 1e-12

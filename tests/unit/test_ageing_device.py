@@ -205,11 +205,11 @@ def test_a_step_of_a_template_that_was_replaced_meanwhile_is_not_kept(
     ageing = TemplateAgeing(store, bundle, AgeingPolicy(), clock)
     enroll("ana", [b"0 1 0", b"0 1 0.1", b"0 1 -0.1"], model=bundle, store=store)
     probe = np.array([1, 0.2, 0], np.float32) / np.float32(np.sqrt(1.04))
-    ageing.learn("ana", enrolled, probe, live)
+    ageing.learn("ana", enrolled, probe=probe, decision=live)
     assert read_history(store, "ana") is None
     store.delete("ana")
     with pytest.raises(UnknownUserError):
-        ageing.learn("ana", enrolled, probe, live)
+        ageing.learn("ana", enrolled, probe=probe, decision=live)
     assert store.users() == ()
 
 

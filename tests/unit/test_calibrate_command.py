@@ -133,18 +133,18 @@ def test_ones_own_samples_raise_the_ratio_too(people: Path, identity_bundle: Mak
     assert calibration is not None
     start = calibration.threshold(0.5, "llr")
     alike = np.tile(np.array([[1.0, 0.0, 0.0]], np.float32), (20, 1))
-    raised = personal_threshold(start, calibration, alike)
+    raised = personal_threshold(start, calibration, embeddings=alike)
     # Twenty equal samples all have the ratio of a sample with itself, and the threshold goes up to that.
-    assert raised.score == pytest.approx(calibration.llr(alike[0], alike[0], {}, {}))
+    assert raised.score == pytest.approx(calibration.llr(alike[0], alike[0], template={}, probe={}))
     assert raised.score > start.score
     assert raised.scale == "llr"
     assert raised.interval == calibration.interval(raised.score, "llr")
-    trained = personal_threshold(start, calibration, alike, template=alike[0])
+    trained = personal_threshold(start, calibration, embeddings=alike, template=alike[0])
     assert trained.score == pytest.approx(raised.score)
-    assert personal_threshold(start, calibration, alike[:19]) is start
+    assert personal_threshold(start, calibration, embeddings=alike[:19]) is start
     # Where the ratio is held to the highest the trials can show, so is the threshold, or nobody would reach it.
     assert calibration.ratio is not None
     held = replace(calibration, ratio=replace(calibration.ratio, highest=-3.0))
-    assert personal_threshold(start, held, alike).score == -3.0
+    assert personal_threshold(start, held, embeddings=alike).score == -3.0
     with pytest.raises(ThresholdError, match="highest ratio there is"):
         held.threshold(0.02, "llr")

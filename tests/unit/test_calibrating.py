@@ -81,8 +81,8 @@ def rates(calibration: Calibration, seen: Observations, fmr: float) -> dict[str,
                 values = calibration.llrs(
                     seen.embeddings[first],
                     seen.embeddings[second],
-                    [seen.conditions[index] for index in first],
-                    [seen.conditions[index] for index in second],
+                    template=[seen.conditions[index] for index in first],
+                    probe=[seen.conditions[index] for index in second],
                 )
             else:
                 values = (seen.embeddings[first] * seen.embeddings[second]).sum(axis=1)
@@ -195,8 +195,9 @@ def test_bytes_give_the_same_ratios(as_norm: bool) -> None:
         seen, model_version="m", source="numbers", as_norm=as_norm, keep_cohort=as_norm
     ).calibration
     again = record.from_bytes(record.to_bytes(calibration), KINDS)
-    pair = seen.embeddings[:3], seen.embeddings[30:33], seen.conditions[:3], seen.conditions[30:33]
-    assert again.llrs(*pair).tolist() == calibration.llrs(*pair).tolist()
+    pair, measured = (seen.embeddings[:3], seen.embeddings[30:33]), (seen.conditions[:3], seen.conditions[30:33])
+    expected = calibration.llrs(*pair, template=measured[0], probe=measured[1])
+    assert again.llrs(*pair, template=measured[0], probe=measured[1]).tolist() == expected.tolist()
     assert again.threshold(0.1, "llr") == calibration.threshold(0.1, "llr")
 
 

@@ -87,7 +87,7 @@ def test_a_new_theta_equals_a_new_export(name: str) -> None:
     again = exported(two)
     assert replaced.to_bytes() == again.to_bytes()
     views = np.random.default_rng(0).random((4, *two.view_shape), dtype=np.float32)
-    assert parity(two, exported(one, exact=True).with_theta(backbones.flatten(two)), views) <= PARITY
+    assert parity(two, exported(one, exact=True).with_theta(backbones.flatten(two)), views=views) <= PARITY
 
 
 def test_theta_is_not_in_the_graph() -> None:
@@ -105,7 +105,7 @@ def test_equal_tensors_stay_apart() -> None:
     theta[start : start + 96] = 3.0
     backbones.unflatten(backbone, theta)
     views = np.random.default_rng(0).random((1, 100, 40), dtype=np.float32)
-    assert parity(backbone, bundle.with_theta(theta), views) <= PARITY
+    assert parity(backbone, bundle.with_theta(theta), views=views) <= PARITY
 
 
 def test_export_leaves_the_backbone_as_it_was() -> None:
@@ -138,7 +138,7 @@ def test_parity_of_tdnn_on_real_frames() -> None:
         key = next(name for name in archive.files if archive[name].ndim >= 3)
         frames = archive[key].reshape(-1, 200, 40)[:8].astype(np.float32)
     backbone = backbones.get("tdnn").random(1)
-    assert parity(backbone, exported(backbone), (frames - frames.mean(axis=1, keepdims=True)) / 10) <= PARITY
+    assert parity(backbone, exported(backbone), views=(frames - frames.mean(axis=1, keepdims=True)) / 10) <= PARITY
 
 
 @pytest.mark.data
@@ -149,14 +149,14 @@ def test_parity_of_ge2e_on_real_speech() -> None:
     voice = modality.get("voice")
     for path in paths:
         features = voice.prepare(path, bundle).features
-        assert parity(backbone, bundle, voice.views(features, bundle.manifest.preprocessing)) <= PARITY
+        assert parity(backbone, bundle, views=voice.views(features, bundle.manifest.preprocessing)) <= PARITY
 
 
 @pytest.mark.data
 def test_parity_of_faceapi_resnet_on_real_faces() -> None:
     views = faces(4, 150)
     backbone = pretrained("faceapi-resnet")
-    assert parity(backbone, exported(backbone), views) <= PARITY
+    assert parity(backbone, exported(backbone), views=views) <= PARITY
 
 
 def test_inception_keeps_batchnorm_trainable_and_its_statistics_fixed() -> None:

@@ -216,15 +216,15 @@ def test_a_model_that_does_not_fit_the_deployment(
 ) -> None:
     with pytest.raises(BundleError, match="none of it frozen"):
         frozen_views.frozen_views(store, USER, deployment(), features, shipped())
-    check_fit("handwriting", bundle, deployment())
-    check_fit("handwriting", None, deployment())
+    check_fit("handwriting", bundle, deployment=deployment())
+    check_fit("handwriting", None, deployment=deployment())
     with pytest.raises(SettingsError, match="'all' is trained, the server trains 'head'"):
-        check_fit("handwriting", shipped(), deployment())
+        check_fit("handwriting", shipped(), deployment=deployment())
     whole = dataclasses.replace(deployment(), config=TrainingConfig("d", "handwriting", "digits-cnn", "fedaws"))
     with pytest.raises(SettingsError, match="'head' is trained, the server trains 'all'"):
-        check_fit("handwriting", bundle, whole)
+        check_fit("handwriting", bundle, deployment=whole)
     with pytest.raises(SettingsError, match="by voice"):
-        check_fit("voice", bundle, deployment())
+        check_fit("voice", bundle, deployment=deployment())
 
 
 def test_a_device_computes_it_without_torch(tmp_path: Path, bundle: Bundle) -> None:

@@ -55,7 +55,7 @@ def labels_of(**values: str) -> GroupLabels:
 
 
 def test_rates_of_groups_by_hand() -> None:
-    (side,) = groups.measure(by_hand(), labels_of(a="x", b="x", c="y", d="y"), 0.5, resamples=50)
+    (side,) = groups.measure(by_hand(), labels_of(a="x", b="x", c="y", d="y"), threshold=0.5, resamples=50)
     x, y = side.groups
     assert (x.name, x.people, x.small, side.unknown_people) == ("x", 2, True, 0)
     assert x.fnmr is not None
@@ -75,7 +75,7 @@ def test_rates_of_groups_by_hand() -> None:
 
 
 def test_people_without_a_label_are_in_no_group() -> None:
-    (side,) = groups.measure(by_hand(), labels_of(a="x", b="x", c="", stranger="z"), 0.5, resamples=20)
+    (side,) = groups.measure(by_hand(), labels_of(a="x", b="x", c="", stranger="z"), threshold=0.5, resamples=20)
     assert [group.name for group in side.groups] == ["x"]
     assert side.unknown_people == 2
     (group,) = side.groups
@@ -84,7 +84,7 @@ def test_people_without_a_label_are_in_no_group() -> None:
 
 
 def test_a_part_without_errors_has_the_bound_of_its_people() -> None:
-    (side,) = groups.measure(by_hand(), labels_of(a="x", b="x", c="y", d="y"), 0.15, resamples=20)
+    (side,) = groups.measure(by_hand(), labels_of(a="x", b="x", c="y", d="y"), threshold=0.15, resamples=20)
     x = side.groups[0]
     assert x.fnmr is not None
     # No error in three trials of two people: 1 - 0.025 ** (1 / 2).
@@ -175,7 +175,7 @@ def test_a_label_file_that_is_wrong(tmp_path: Path, text: str, words: str) -> No
 
 def test_labels_of_strangers_are_an_error_that_names_nobody() -> None:
     with pytest.raises(SettingsError, match="none of the 1 people of the label file is among the 4") as error:
-        groups.measure(by_hand(), labels_of(zoe="x"), 0.5)
+        groups.measure(by_hand(), labels_of(zoe="x"), threshold=0.5)
     assert "zoe" not in str(error.value)
 
 
@@ -224,7 +224,9 @@ def test_bins_of_quality_by_hand() -> None:
         person,
         tuple("abcdefgh"),
     )
-    found = conditions.measure(trials, sides_of(trials, value), 0.5, [*REPORTED, "snr_db"], resamples=20)
+    found = conditions.measure(
+        trials, sides_of(trials, value), threshold=0.5, names=[*REPORTED, "snr_db"], resamples=20
+    )
     assert set(found) == {"speech_s"}
     bins = found["speech_s"]
     # Quartiles of 0 to 79: 19.75, 39.5, 59.25.
@@ -236,8 +238,11 @@ def test_bins_of_quality_by_hand() -> None:
 def test_a_quality_that_does_not_vary_or_is_unknown_is_left_out() -> None:
     trials = many(8)
     everywhere = np.full(len(trials.scores), 3.0)
-    assert conditions.measure(trials, sides_of(trials, everywhere), 1.0, REPORTED, resamples=5) == {}
-    assert conditions.measure(trials, sides_of(trials, everywhere * np.nan), 1.0, REPORTED, resamples=5) == {}
+    assert conditions.measure(trials, sides_of(trials, everywhere), threshold=1.0, names=REPORTED, resamples=5) == {}
+    assert (
+        conditions.measure(trials, sides_of(trials, everywhere * np.nan), threshold=1.0, names=REPORTED, resamples=5)
+        == {}
+    )
 
 
 def test_of_a_pair_the_poorer_sample_counts() -> None:

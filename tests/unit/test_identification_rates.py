@@ -19,7 +19,7 @@ PROBES, PEOPLE = np.array([1, 2, 3, 8, 9]), np.array([1, 2, 3])
 
 @pytest.fixture
 def found() -> Searches:
-    return identification.searches(SCORES, PROBES, PEOPLE)
+    return identification.searches(SCORES, probe_subject=PROBES, gallery_subject=PEOPLE)
 
 
 def test_searches_by_hand(found: Searches) -> None:
@@ -53,7 +53,7 @@ def test_identification_rate_by_rank(found: Searches) -> None:
 
 def test_ties_count_against_the_system() -> None:
     # A collapsed model: everybody scores 0.5. The mate stands behind all equals.
-    found = identification.searches(np.full((4, 3), 0.5), np.array([1, 2, 3, 9]), PEOPLE)
+    found = identification.searches(np.full((4, 3), 0.5), probe_subject=np.array([1, 2, 3, 9]), gallery_subject=PEOPLE)
     assert found.mate_rank.tolist() == [3, 3, 3]
     assert identification.identification_rate(found) == 0.0
     assert identification.at_threshold(identification.curve(found), 0.5).fnir == 1.0
@@ -65,7 +65,7 @@ def test_one_person_is_verification() -> None:
     genuine, impostor = rng.normal(0.7, 0.1, 50), rng.normal(0.3, 0.1, 80)
     scores = np.concatenate([genuine, impostor])[:, None]
     probes = np.concatenate([np.zeros(50, np.int64), np.arange(1, 81)])
-    points = identification.curve(identification.searches(scores, probes, np.array([0])))
+    points = identification.curve(identification.searches(scores, probe_subject=probes, gallery_subject=np.array([0])))
     pairs = metrics.curve(genuine, impostor)
     assert points.thresholds.tolist() == pairs.thresholds.tolist()
     assert points.fpir.tolist() == pairs.fmr.tolist()
@@ -82,28 +82,30 @@ def test_fnir_at_a_rate_needs_searches(found: Searches) -> None:
     scores = np.concatenate([[0.5, 0.95], np.arange(300) / 300])[:, None]
     probes = np.concatenate([[0, 0], np.arange(1, 301)])
     point = identification.fnir_at_fpir(
-        identification.curve(identification.searches(scores, probes, np.array([0]))), 0.1
+        identification.curve(identification.searches(scores, probe_subject=probes, gallery_subject=np.array([0]))), 0.1
     )
     assert (point.threshold, point.fpir, point.fnir) == (0.9, 0.1, 0.5)
 
 
 def test_what_does_not_fit_is_refused(found: Searches) -> None:
     with pytest.raises(ValueError, match="everybody once"):
-        identification.searches(SCORES, PROBES, np.array([1, 1, 2]))
+        identification.searches(SCORES, probe_subject=PROBES, gallery_subject=np.array([1, 1, 2]))
     with pytest.raises(ValueError, match="holds somebody"):
-        identification.searches(np.empty((5, 0)), PROBES, np.array([], np.int64))
+        identification.searches(np.empty((5, 0)), probe_subject=PROBES, gallery_subject=np.array([], np.int64))
     with pytest.raises(ValueError, match="shape"):
-        identification.searches(SCORES, PROBES[:2], PEOPLE)
+        identification.searches(SCORES, probe_subject=PROBES[:2], gallery_subject=PEOPLE)
     with pytest.raises(ValueError, match="finite"):
-        identification.searches(np.full((5, 3), np.nan), PROBES, PEOPLE)
+        identification.searches(np.full((5, 3), np.nan), probe_subject=PROBES, gallery_subject=PEOPLE)
     with pytest.raises(ValueError, match="inside and outside"):
-        identification.curve(identification.searches(SCORES[:3], PROBES[:3], PEOPLE))
+        identification.curve(identification.searches(SCORES[:3], probe_subject=PROBES[:3], gallery_subject=PEOPLE))
     with pytest.raises(ValueError, match="ranks start at 1"):
         identification.curve(found, rank=0)
     with pytest.raises(ValueError, match="resample"):
         identification.intervals(found, threshold=0.5, fpir=0.1, resamples=0)
     with pytest.raises(ValueError, match="mated"):
-        identification.identification_rate(identification.searches(SCORES[3:], PROBES[3:], PEOPLE))
+        identification.identification_rate(
+            identification.searches(SCORES[3:], probe_subject=PROBES[3:], gallery_subject=PEOPLE)
+        )
 
 
 @given(seed=st.integers(0, 2**32 - 1), people=st.integers(1, 8), probes=st.integers(1, 12))
@@ -111,7 +113,7 @@ def test_curves_are_monotone_and_more_people_find_more_strangers(seed: int, peop
     rng = np.random.default_rng(seed)
     scores = rng.integers(0, 6, (probes + 2, people)) / 5  # many ties
     subjects = np.concatenate([[0, people], rng.integers(0, 2 * people, probes)])  # one mated and one stranger at least
-    found = identification.searches(scores, subjects, np.arange(people))
+    found = identification.searches(scores, probe_subject=subjects, gallery_subject=np.arange(people))
     for rank in (1, 2, people):
         points = identification.curve(found, rank=rank)
         assert (np.diff(points.fpir) <= 0).all()

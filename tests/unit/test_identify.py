@@ -60,13 +60,16 @@ def test_the_threshold_grows_with_the_gallery(bundle: Bundle) -> None:
     # it lies just above 0.5 - (900 / N) / 29,999.
     assert bundle.calibration is not None
     for count, allowed in ((1, 900), (2, 450), (10, 90), (300, 3)):
-        limit = search_threshold(bundle.calibration, count, 0.03)
+        limit = search_threshold(bundle.calibration, count, fpir=0.03)
         assert limit.score == pytest.approx(0.5 - allowed / 29_999, abs=1e-6)
         assert (limit.fpir, limit.people, limit.trials, limit.measured_on) == (0.03, count, 30_000, "comparisons")
         assert limit.interval[0] <= 0.03 <= limit.interval[1]
         assert limit.model_version == bundle.version
     # Nobody needs no fewer trials than one.
-    assert search_threshold(bundle.calibration, 0, 0.03).score == search_threshold(bundle.calibration, 1, 0.03).score
+    assert (
+        search_threshold(bundle.calibration, 0, fpir=0.03).score
+        == search_threshold(bundle.calibration, 1, fpir=0.03).score
+    )
 
 
 def test_the_bound_of_boole_and_independence_agree() -> None:
@@ -80,19 +83,19 @@ def test_the_bound_of_boole_and_independence_agree() -> None:
 def test_too_few_trials_are_refused_with_the_number_needed(bundle: Bundle) -> None:
     assert bundle.calibration is not None
     with pytest.raises(ThresholdError) as caught:
-        search_threshold(bundle.calibration, 1000, 0.01)
+        search_threshold(bundle.calibration, 1000, fpir=0.01)
     assert str(caught.value) == (
         "a false positive identification rate of 0.01 among 1000 people needs a false match rate of 1e-05, so at least "
         "300000 impostor trials; there are 30000: search at most 100 people, or calibrate with more people"
     )
     with pytest.raises(ThresholdError, match="ask for a higher rate"):
-        search_threshold(bundle.calibration, 1, 1e-5)
-    assert search_threshold(bundle.calibration, 100, 0.01).people == 100
+        search_threshold(bundle.calibration, 1, fpir=1e-5)
+    assert search_threshold(bundle.calibration, 100, fpir=0.01).people == 100
     for rate in (0.0, 1.0, math.nan, -0.1):
         with pytest.raises(ThresholdError):
-            search_threshold(bundle.calibration, 1, rate)
+            search_threshold(bundle.calibration, 1, fpir=rate)
     with pytest.raises(ThresholdError):
-        search_threshold(bundle.calibration, -1, 0.1)
+        search_threshold(bundle.calibration, -1, fpir=0.1)
 
 
 def test_everything_that_needs_no_decoding_is_checked_first(bundle: Bundle, identity_bundle: MakeBundle) -> None:
@@ -192,14 +195,14 @@ def fan(count: int, first: float, last: float) -> Float32:
 def test_a_threshold_measured_on_this_very_gallery() -> None:
     gallery = Gallery({"ana": Template(np.array([1, 0, 0], np.float32), "m", "numbers", 1)})
     # 100 strangers score 0, 1/99, ..., 1: at 5 %, five may be named, so the score is just above the sixth highest.
-    limit = cohort_threshold(gallery, fan(100, 0.0, 1.0), 0.05)
+    limit = cohort_threshold(gallery, fan(100, 0.0, 1.0), fpir=0.05)
     assert limit.score == pytest.approx(94 / 99, abs=1e-6)
     assert (limit.people, limit.trials, limit.measured_on, limit.model_version) == (1, 100, "cohort", "m")
     assert limit.interval == pytest.approx((0.0164, 0.1128), abs=1e-4)  # Clopper-Pearson of 5 in 100
     with pytest.raises(ThresholdError, match="at least 300 people in the cohort, there are 100"):
-        cohort_threshold(gallery, fan(100, 0.0, 1.0), 0.01)
+        cohort_threshold(gallery, fan(100, 0.0, 1.0), fpir=0.01)
     with pytest.raises(ThresholdError, match="nobody"):
-        cohort_threshold(Gallery(), fan(100, 0.0, 1.0), 0.05)
+        cohort_threshold(Gallery(), fan(100, 0.0, 1.0), fpir=0.05)
 
 
 def test_a_cohort_is_preferred_and_comparisons_stand_in() -> None:
@@ -213,20 +216,20 @@ def test_a_cohort_is_preferred_and_comparisons_stand_in() -> None:
     calibration = Calibration.from_scores(comparisons, model_version="m", source="by hand", cohort=cohort)
     ana = Template(np.array([1, 0, 0], np.float32), "m", "numbers", 1)
     gallery = Gallery({str(copy): ana for copy in range(20)})
-    limit = threshold_for(gallery, calibration, 0.05)
+    limit = threshold_for(gallery, calibration, fpir=0.05)
     assert (limit.measured_on, limit.people, limit.trials) == ("cohort", 20, 100)
     assert limit.score == pytest.approx(94 / 99, abs=1e-6)
-    assert threshold_for(gallery, calibration, 0.05) is limit  # measured once
-    assert threshold_for(gallery, calibration, 0.01).measured_on == "comparisons"
+    assert threshold_for(gallery, calibration, fpir=0.05) is limit  # measured once
+    assert threshold_for(gallery, calibration, fpir=0.01).measured_on == "comparisons"
     gallery.add("20", ana)
     with pytest.raises(ThresholdError) as caught:
-        threshold_for(gallery, calibration, 0.01)
+        threshold_for(gallery, calibration, fpir=0.01)
     assert "at least 6300 impostor trials; there are 6000: search at most 20 people" in str(caught.value)
     assert "at least 300 people in the cohort, there are 100" in str(caught.value)
     for name in gallery.users():
         gallery.add(name, Template(np.array([0, 1, 0], np.float32), "m", "numbers", 1))
-    assert threshold_for(gallery, calibration, 0.05).score < 1e-6  # measured again where people changed
-    assert threshold_for(Gallery(), calibration, 0.05).people == 0
+    assert threshold_for(gallery, calibration, fpir=0.05).score < 1e-6  # measured again where people changed
+    assert threshold_for(Gallery(), calibration, fpir=0.05).people == 0
 
 
 def test_comparisons_bound_what_a_cohort_measures() -> None:
@@ -239,13 +242,13 @@ def test_comparisons_bound_what_a_cohort_measures() -> None:
 
     cohort, pairs = unit(2000), (unit(200) @ unit(200).T).ravel()
     gallery = Gallery({str(place): Template(row, "m", "numbers", 1) for place, row in enumerate(unit(20))})
-    bound = search_threshold(Calibration.from_scores(pairs, model_version="m", source="random"), 20, 0.05)
+    bound = search_threshold(Calibration.from_scores(pairs, model_version="m", source="random"), 20, fpir=0.05)
     assert (gallery.highest(cohort) >= bound.score).mean() == pytest.approx(0.05, abs=0.02)
-    assert cohort_threshold(gallery, cohort, 0.05).score == pytest.approx(bound.score, abs=0.02)
+    assert cohort_threshold(gallery, cohort, fpir=0.05).score == pytest.approx(bound.score, abs=0.02)
 
 
 def test_the_template_of_somebody_else_in_the_calibration_is_refused(bundle: Bundle) -> None:
     calibration = Calibration.from_scores(IMPOSTORS, model_version="other", source="elsewhere")
-    limit = search_threshold(calibration, 2, 0.01)
+    limit = search_threshold(calibration, 2, fpir=0.01)
     with pytest.raises(ThresholdError):
         identify(b"1 0 0", people(bundle), model=bundle, threshold=limit)

@@ -111,7 +111,7 @@ def test_empty_or_unreadable_scores_are_refused() -> None:
 
 
 def test_per_subject_rates_and_the_worst_tenth() -> None:
-    rates = metrics.fnmr_by_subject(np.array([0.9, 0.1, 0.2, 0.8]), np.array([3, 3, 5, 5]), 0.15)
+    rates = metrics.fnmr_by_subject(np.array([0.9, 0.1, 0.2, 0.8]), np.array([3, 3, 5, 5]), threshold=0.15)
     assert rates == {3: 0.5, 5: 0.0}
     # 11 people: the worst tenth, rounded up, is two of them.
     assert metrics.worst_decile([0.0] * 9 + [1.0, 0.5]) == 0.75
@@ -123,15 +123,15 @@ def test_precision_at_k_ties_go_to_the_lower_class() -> None:
     relevant = np.array([[True, False, False], [False, True, False], [True, False, False], [False, False, True]])
     collapsed = np.ones((4, 3))
     # P@1 of a collapsed model is the frequency of class 0, its expectation under random ties 1/3.
-    assert ranking.precision_at_k(collapsed, relevant, 1) == 0.5
-    assert ranking.expected_precision_at_k(collapsed, relevant, 1) == pytest.approx(1 / 3)
+    assert ranking.precision_at_k(collapsed, relevant, k=1) == 0.5
+    assert ranking.expected_precision_at_k(collapsed, relevant, k=1) == pytest.approx(1 / 3)
 
 
 def test_precision_at_k_divides_by_k_even_where_fewer_are_relevant() -> None:
     scores, relevant = np.array([[0.9, 0.5, 0.1]]), np.array([[True, False, False]])
-    assert ranking.precision_at_k(scores, relevant, 2) == 0.5
-    assert ranking.precision_at_k(scores, relevant, 5) == 0.2
-    assert ranking.expected_precision_at_k(scores, relevant, 5) == 0.2
+    assert ranking.precision_at_k(scores, relevant, k=2) == 0.5
+    assert ranking.precision_at_k(scores, relevant, k=5) == 0.2
+    assert ranking.expected_precision_at_k(scores, relevant, k=5) == 0.2
 
 
 def test_mean_average_precision_skips_classes_without_positives() -> None:
@@ -150,16 +150,20 @@ def test_map_at_r_fixed_and_by_class() -> None:
     similarity = np.array([[0.9, 0.8, 0.7, 0.6]])
     query, reference = np.array([1]), np.array([1, 0, 1, 1])
     # Ranked relevance 1 0 1 1, precisions 1, -, 2/3, 3/4.
-    assert ranking.map_at_r(similarity, query, reference, r=10) == pytest.approx((1 + 2 / 3 + 3 / 4) / 10)
-    assert ranking.map_at_r(similarity, query, reference, r="class") == pytest.approx((1 + 2 / 3) / 3)
+    assert ranking.map_at_r(similarity, query, reference_labels=reference, r=10) == pytest.approx(
+        (1 + 2 / 3 + 3 / 4) / 10
+    )
+    assert ranking.map_at_r(similarity, query, reference_labels=reference, r="class") == pytest.approx((1 + 2 / 3) / 3)
 
 
 def test_map_at_r_leaves_the_query_out_of_its_own_list() -> None:
     labels = np.array([0, 0, 1])
     similarity = np.array([[1.0, 0.1, 0.9], [0.1, 1.0, 0.2], [0.9, 0.2, 1.0]])
     # Query 0 ranks 2 before 1, query 1 ranks 2 before 0, query 2 has no other of its class: R = 1, both miss.
-    assert ranking.map_at_r(similarity, labels, labels, r="class", same_set=True) == 0.0
-    assert ranking.map_at_r(similarity, labels, labels, r=2, same_set=True) == pytest.approx((1 / 2) / 2)
+    assert ranking.map_at_r(similarity, labels, reference_labels=labels, r="class", same_set=True) == 0.0
+    assert ranking.map_at_r(similarity, labels, reference_labels=labels, r=2, same_set=True) == pytest.approx(
+        (1 / 2) / 2
+    )
 
 
 def test_mean_auroc_over_classes() -> None:
@@ -198,10 +202,10 @@ def test_collapse_monitor_in_blocks_is_the_whole(monkeypatch: pytest.MonkeyPatch
 def test_actual_cost_is_that_of_the_given_threshold() -> None:
     # At 0.55: FMR 1/5 (0.7), FNMR 1/4 (0.3). P = 0.5: 0.5 / 4 + 0.5 / 5 over 0.5; P = 0.1, miss 2: 0.2 / 4 + 0.9 / 5.
     points = metrics.curve(GENUINE, IMPOSTOR)
-    assert metrics.act_dcf(points, 0.55, 0.5) == pytest.approx(1 / 4 + 1 / 5)
-    assert metrics.act_dcf(points, 0.55, 0.1, miss_cost=2) == pytest.approx((0.2 / 4 + 0.9 / 5) / 0.2)
+    assert metrics.act_dcf(points, 0.55, prior=0.5) == pytest.approx(1 / 4 + 1 / 5)
+    assert metrics.act_dcf(points, 0.55, prior=0.1, miss_cost=2) == pytest.approx((0.2 / 4 + 0.9 / 5) / 0.2)
     # A threshold that is wrong may cost more than refusing everybody, which costs 1.
-    assert metrics.act_dcf(points, -1.0, 0.01) == pytest.approx(99.0)
+    assert metrics.act_dcf(points, -1.0, prior=0.01) == pytest.approx(99.0)
 
 
 def test_bayes_threshold_weighs_prior_and_costs() -> None:

@@ -197,7 +197,7 @@ def test_scores_are_written_as_people_share_them(tmp_path: Path) -> None:
     read = trial_lists.read(listing(tmp_path, blind))
     assert not read.labelled
     scored = pairs.score(read, lambda name: tmp_path / name, embed_angle)
-    assert trial_lists.write_scores(tmp_path / "scores.txt", read, scored.scores) == 1
+    assert trial_lists.write_scores(tmp_path / "scores.txt", read, scores=scored.scores) == 1
     lines = (tmp_path / "scores.txt").read_text().splitlines()
     assert lines == ["0.500000 id1/x/1.wav id1/y/2.wav", "0.000000\tid1/x/1.wav\tid1/with space.wav"]
     with pytest.raises(EnrolmentError, match="does not say which trials are genuine"):
@@ -285,14 +285,14 @@ def test_accuracy_and_its_standard_error_by_hand() -> None:
     # Fold 0 is perfect on its own. Fold 1 has one of four wrong under any threshold that fold 0 gives.
     scores = np.array([1.0, 0.9, 0.1, 0.0, 1.0, 0.3, 0.2, 0.0])
     genuine = np.array([True, True, False, False] * 2)
-    found = lfw.accuracy(scores, genuine, np.repeat([0, 1], 4))
+    found = lfw.accuracy(scores, genuine, folds=np.repeat([0, 1], 4))
     # Fold 0 by fold 1's (0.2 + 0.3) / 2: all right. Fold 1 by fold 0's (0.1 + 0.9) / 2: 0.3 is genuine and rejected.
     assert found.thresholds == pytest.approx((0.25, 0.5))
     assert found.by_fold == (1.0, 0.75)
     # Deviation of (1, 0.75): 0.125 * sqrt 2; over sqrt 2.
     assert found.standard_error == pytest.approx(0.125)
     with pytest.raises(ValueError, match="at least two folds"):
-        lfw.accuracy(scores, genuine, np.zeros(8, np.int64))
+        lfw.accuracy(scores, genuine, folds=np.zeros(8, np.int64))
 
 
 def test_the_best_threshold_of_several_is_the_middle_one() -> None:

@@ -209,7 +209,7 @@ def test_another_theta_equals_another_export_and_leaves_the_frozen_part_alone(bu
     replaced = bundle.with_theta(moved)
     assert replaced.to_bytes() == export_bundle(backbone).to_bytes()
     assert digest(replaced) == digest(bundle)
-    assert parity(backbone, replaced, views(backbone, 4).numpy()) <= PARITY
+    assert parity(backbone, replaced, views=views(backbone, 4).numpy()) <= PARITY
     assert digest(export_bundle(partial("digits-cnn", "head", seed=2))) != digest(bundle)
     assert digest(export_bundle(partial("digits-cnn", "block"))) != digest(bundle)
     narrower = export_bundle(partial("digits-cnn", "head"), preprocessing={"size": 9})

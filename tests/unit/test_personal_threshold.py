@@ -19,7 +19,7 @@ def test_the_threshold_is_tau_tpr_where_that_is_higher() -> None:
     # tau_FMR = -0.8 is lower; above 0 the 500 positive impostors remain: measured again, one half.
     rows = np.array([[1, 0]] * 19 + [[0, 1]], np.float32)
     calibration = Calibration.from_scores(IMPOSTORS, model_version="m", source="made by hand")
-    threshold = personal_threshold(calibration.threshold(0.9), calibration, rows)
+    threshold = personal_threshold(calibration.threshold(0.9), calibration, embeddings=rows)
     assert 0 < threshold.score < 1e-9
     assert (threshold.fmr, threshold.trials) == (0.9, 1000)
     assert threshold.interval[0] == pytest.approx(0.4686, abs=1e-3)  # Clopper-Pearson of 500 in 1,000
@@ -30,7 +30,7 @@ def test_too_few_samples_for_a_quantile_leave_the_impostor_threshold() -> None:
     rows = np.array([[1, 0]] * 18 + [[0, 1]], np.float32)
     calibration = Calibration.from_scores(IMPOSTORS, model_version="m", source="made by hand")
     start = calibration.threshold(0.9)
-    assert personal_threshold(start, calibration, rows) is start
+    assert personal_threshold(start, calibration, embeddings=rows) is start
 
 
 def test_leave_one_out_by_hand() -> None:
@@ -61,5 +61,5 @@ def test_genuine_threshold_by_hand() -> None:
 def test_personal_threshold_never_falls_below_the_impostors() -> None:
     calibration = Calibration.from_scores(IMPOSTORS, model_version="m", source="made by hand")
     start = Threshold(0.9, 0.01, 1000, model_version="m")
-    assert personal_threshold(start, calibration, np.eye(25, dtype=np.float32)) is start
-    assert personal_threshold(start, calibration, np.eye(3, dtype=np.float32)[:1]) is start
+    assert personal_threshold(start, calibration, embeddings=np.eye(25, dtype=np.float32)) is start
+    assert personal_threshold(start, calibration, embeddings=np.eye(3, dtype=np.float32)[:1]) is start

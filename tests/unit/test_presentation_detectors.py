@@ -106,7 +106,7 @@ def test_a_modality_that_keeps_nothing_has_nothing_to_look_at(bundle: Bundle, mo
     register("numbers", capturing(modality.get("numbers"), keeps=False), monkeypatch)
     with pytest.raises(SettingsError, match="not kept for presentation attack detectors"):
         verify(b"1 0 0", template(bundle), model=bundle, detectors=(FewDigits(3),))
-    assert examine((), None, np.ones(1, np.float32)) == ((), {})
+    assert examine((), None, embedding=np.ones(1, np.float32)) == ((), {})
 
 
 def test_what_a_detector_raises_is_not_swallowed(bundle: Bundle) -> None:

@@ -42,7 +42,7 @@ def test_the_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
         framed[[0, -1]] = framed[:, [0, -1]] = edge
         sample = CapturedFace(Image.fromarray(framed), face, chip)
         presentation.check((detector(),), "face")
-        answers += presentation.examine((detector(),), sample, np.ones(1, np.float32))[0]
+        answers += presentation.examine((detector(),), sample, embedding=np.ones(1, np.float32))[0]
     assert [answer.bona_fide for answer in answers] == [True, False]
 
 

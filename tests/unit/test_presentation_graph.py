@@ -197,7 +197,7 @@ class Voice:
 def test_the_crop_is_square_about_the_box() -> None:
     # The box's middle lies on the edge between white and black, so half of any crop is white.
     for enlargement in (1.0, 1.5):
-        pixels = crop(captured(halves(), (30 - 0.5, 30, 40, 30)), enlargement, 16)
+        pixels = crop(captured(halves(), (30 - 0.5, 30, 40, 30)), enlargement=enlargement, size=16)
         assert pixels.shape == (16, 16, 3)
         assert float(pixels.mean()) == pytest.approx(0.5, abs=0.01)
         assert (pixels[:, 0] == 1).all()
@@ -206,7 +206,7 @@ def test_the_crop_is_square_about_the_box() -> None:
 
 @pytest.mark.parametrize("box", [(-30, -30, 60, 60), (90, 90, 40, 40), (0, 0, 0.5, 0.5), (-500, -500, 1500, 1500)])
 def test_beyond_the_picture_it_is_black(box: tuple[float, float, float, float]) -> None:
-    pixels: Float32 = crop(captured(halves(255, 255), box), 1.0, 16)
+    pixels: Float32 = crop(captured(halves(255, 255), box), enlargement=1.0, size=16)
     assert np.isfinite(pixels).all()
     assert 0.0 <= float(pixels.min()) <= float(pixels.max()) <= 1.0
     if box[0] == -30:

@@ -52,7 +52,7 @@ class Picky(Numbers):
         found = super().prepare(sample, bundle)
         length = Requirement("length", "length", "", (0.5, np.inf), (0.9, np.inf), "write larger")
         policy = (capture or Capture()).quality
-        return replace(found, quality=assess(found.quality.measured, [length], policy))
+        return replace(found, quality=assess(found.quality.measured, [length], policy=policy))
 
 
 def enrol(store: EncryptedStore, bundle: Bundle) -> None:

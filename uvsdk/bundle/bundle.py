@@ -196,7 +196,7 @@ class Bundle:
                 raise BundleError("the manifest and the members disagree on calibration")
             if described is None:
                 return bundle
-            return bundle.with_calibration(calibration_of(members, object_of(described), manifest.modality))
+            return bundle.with_calibration(calibration_of(members, object_of(described), kind=manifest.modality))
         except (KeyError, TypeError, ValueError, AttributeError, ModelMismatchError, UnknownNameError) as error:
             raise BundleError(f"the manifest does not describe this bundle: {error}") from error
 

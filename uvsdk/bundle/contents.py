@@ -49,7 +49,7 @@ def presentation_of(record: Mapping[str, object], members: Mapping[str, bytes]) 
     return None if described is None else PresentationGraph.read(object_of(described), members[PRESENTATION])
 
 
-def calibration_of(members: Mapping[str, bytes], described: Mapping[str, object], kind: str) -> Calibration:
+def calibration_of(members: Mapping[str, bytes], described: Mapping[str, object], *, kind: str) -> Calibration:
     """The calibration that the manifest describes, of the modality ``kind``. Raises :class:`BundleError`."""
     version, source = described["model_version"], described["source"]
     if not isinstance(version, str) or not isinstance(source, str):

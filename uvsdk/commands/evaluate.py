@@ -148,7 +148,7 @@ def _listed(arguments: argparse.Namespace, pairs: PairList, bundle: Bundle, capt
         )
     _tell(scored.acquisition.failures)
     if arguments.scores is not None:
-        missing = trial_lists.write_scores(arguments.scores, pairs, scored.scores)
+        missing = trial_lists.write_scores(arguments.scores, pairs, scores=scored.scores)
         print(f"Wrote {len(pairs.first) - missing:,} scores to {arguments.scores}; {missing:,} trials have none\n")
     return scored.outcome() if pairs.labelled else None
 

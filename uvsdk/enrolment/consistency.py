@@ -32,7 +32,7 @@ FAR: Final = 0.4
 make the third, of another day, an outlier."""
 
 
-def limit(calibration: Calibration | None, fmr: float = IMPOSTOR_RATE, scale: Scale = "cosine") -> float | None:
+def limit(calibration: Calibration | None, fmr: float = IMPOSTOR_RATE, *, scale: Scale = "cosine") -> float | None:
     """The value below which two groups are of two people; ``None`` where it must be judged by the samples.
 
     Args:

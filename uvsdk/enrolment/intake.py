@@ -152,13 +152,13 @@ def _under_conditions(
     fmr: float,
 ) -> Bool:
     """bool (n,): the samples of the same person once it is weighed how short or noisy each is; a cosine cannot."""
-    limit = consistency.limit(calibration, fmr, "llr")
+    limit = consistency.limit(calibration, fmr, scale="llr")
     if limit is None:
         return np.zeros(len(rows), np.bool_)
     mean = mean_of(np.stack([*kept.embeddings, *rows[own]]))
     theirs = together([*kept.conditions, *(item for item, mine in zip(conditions, own, strict=True) if mine)])
     templates = np.ascontiguousarray(np.broadcast_to(mean, rows.shape))
-    alike: Bool = calibration.llrs(templates, rows, [theirs] * len(rows), conditions) >= limit
+    alike: Bool = calibration.llrs(templates, rows, template=[theirs] * len(rows), probe=conditions) >= limit
     return alike
 
 

@@ -55,9 +55,9 @@ class Calibrated:
 def measure(
     trials: Trials,
     sides: Sides,
+    *,
     calibration: Calibration,
     priors: tuple[float, ...],
-    *,
     resamples: int = 1000,
     seed: int = 0,
 ) -> Calibrated:
@@ -95,8 +95,8 @@ def likelihood_ratios(sides: Sides, calibration: Calibration) -> Float64:
         found[start : start + _AT_ONCE] = calibration.llrs(
             sides.template_rows[one],
             sides.probe_rows[other],
-            [template[index] for index in one.tolist()],
-            [probe[index] for index in other.tolist()],
+            template=[template[index] for index in one.tolist()],
+            probe=[probe[index] for index in other.tolist()],
         )
     return found
 
@@ -134,4 +134,4 @@ def _min_dcf(prior: float) -> Statistic:
 
 
 def _act_dcf(prior: float) -> Statistic:
-    return lambda points: metrics.act_dcf(points, metrics.bayes_threshold(prior), prior)
+    return lambda points: metrics.act_dcf(points, metrics.bayes_threshold(prior), prior=prior)

@@ -202,7 +202,7 @@ def _scorer(seen: Observations, rank: int, *, as_norm: bool) -> _Scorer:
         return _Scorer(removed, None)
     cohort = _cohort(seen)
     top = max(2, min(COHORT_TOP, round(COHORT_SHARE * len(cohort.embeddings))))
-    return _Scorer(removed, Normalisation.of(cohort, removed, top))
+    return _Scorer(removed, Normalisation.of(cohort, removed, top=top))
 
 
 def _ratio(

@@ -55,7 +55,7 @@ class Bin:
 
 
 def measure(
-    trials: Trials, sides: Sides, threshold: float, names: Iterable[str], *, resamples: int = 1000, seed: int = 0
+    trials: Trials, sides: Sides, *, threshold: float, names: Iterable[str], resamples: int = 1000, seed: int = 0
 ) -> dict[str, tuple[Bin, ...]]:
     """Quality -> bins of about as many genuine trials each; a quality that does not vary enough is left out.
 

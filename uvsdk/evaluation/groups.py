@@ -101,7 +101,7 @@ def read(path: Path) -> GroupLabels:
 
 
 def measure(
-    trials: Trials, labels: GroupLabels, threshold: float, *, resamples: int = 1000, seed: int = 0
+    trials: Trials, labels: GroupLabels, *, threshold: float, resamples: int = 1000, seed: int = 0
 ) -> tuple[Attribute, ...]:
     """Every attribute's groups at one threshold.
 

@@ -90,7 +90,7 @@ class SearchCurve:
         return self.false_negatives / self.mated
 
 
-def searches(scores: Float, probe_subject: Int64, gallery_subject: Int64) -> Searches:
+def searches(scores: Float, *, probe_subject: Int64, gallery_subject: Int64) -> Searches:
     """Read the searches off a score matrix.
 
     Args:
@@ -101,7 +101,8 @@ def searches(scores: Float, probe_subject: Int64, gallery_subject: Int64) -> Sea
     Raises:
         ValueError: shapes that do not fit, a person twice in the gallery, or a score that is not finite.
 
-    >>> found = searches(np.array([[0.9, 0.2], [0.4, 0.6], [0.3, 0.5]]), np.array([7, 7, 1]), np.array([7, 8]))
+    >>> whose = {"probe_subject": np.array([7, 7, 1]), "gallery_subject": np.array([7, 8])}
+    >>> found = searches(np.array([[0.9, 0.2], [0.4, 0.6], [0.3, 0.5]]), **whose)
     >>> found.mate_score.tolist(), found.mate_rank.tolist(), found.best_score.tolist()
     ([0.9, 0.4], [1, 2], [0.5])
     """
@@ -134,7 +135,8 @@ def curve(found: Searches, *, rank: int = 1) -> SearchCurve:
     Raises:
         ValueError: no mated or no non-mated search, or a rank below 1.
 
-    >>> points = curve(searches(np.array([[0.9, 0.2], [0.4, 0.6], [0.3, 0.5]]), np.array([7, 7, 1]), np.array([7, 8])))
+    >>> whose = {"probe_subject": np.array([7, 7, 1]), "gallery_subject": np.array([7, 8])}
+    >>> points = curve(searches(np.array([[0.9, 0.2], [0.4, 0.6], [0.3, 0.5]]), **whose))
     >>> points.thresholds.tolist(), points.fpir.tolist(), points.fnir.tolist()
     ([0.5, 0.9, inf], [1.0, 0.0, 0.0], [0.5, 0.5, 1.0])
     """
@@ -178,7 +180,8 @@ def lowest_within(points: SearchCurve, rate: float) -> SearchPoint:
 def identification_rate(found: Searches, *, rank: int = 1) -> float:
     """Closed-set identification rate: the share of mated searches whose person is among the ``rank`` best.
 
-    >>> identification_rate(searches(np.array([[0.9, 0.2], [0.4, 0.6]]), np.array([7, 7]), np.array([7, 8])))
+    >>> whose = {"probe_subject": np.array([7, 7]), "gallery_subject": np.array([7, 8])}
+    >>> identification_rate(searches(np.array([[0.9, 0.2], [0.4, 0.6]]), **whose))
     0.5
     """
     if not len(found.mate_rank):

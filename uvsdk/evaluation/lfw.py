@@ -109,7 +109,7 @@ def locate(root: Path, name: str) -> Path:
     return root / f"{name}{SUFFIXES[0]}"
 
 
-def accuracy(scores: Float64, genuine: Bool, folds: Int64) -> Accuracy:
+def accuracy(scores: Float64, genuine: Bool, *, folds: Int64) -> Accuracy:
     """Accuracy of each fold with the threshold that makes most decisions right on all other folds.
 
     Args:
@@ -121,7 +121,7 @@ def accuracy(scores: Float64, genuine: Bool, folds: Int64) -> Accuracy:
         ValueError: fewer than two folds hold pairs, or the others of one fold lack genuine or impostor pairs.
 
     >>> scores = np.array([0.75, 0.25, 1.0, 0.375])
-    >>> accuracy(scores, np.array([True, False, True, False]), np.array([0, 0, 1, 1]))
+    >>> accuracy(scores, np.array([True, False, True, False]), folds=np.array([0, 0, 1, 1]))
     Accuracy(by_fold=(1.0, 1.0), thresholds=(0.6875, 0.5))
     """
     present = np.unique(folds).tolist()

@@ -195,14 +195,14 @@ def min_dcf(points: Curve, prior: float, *, miss_cost: float = 1.0, false_match_
 
 
 def act_dcf(
-    points: Curve, threshold: float, prior: float, *, miss_cost: float = 1.0, false_match_cost: float = 1.0
+    points: Curve, threshold: float, *, prior: float, miss_cost: float = 1.0, false_match_cost: float = 1.0
 ) -> float:
     """Normalised detection cost at a threshold that was set beforehand (NIST SRE's actual DCF); never under
     :func:`min_dcf`.
 
     For calibrated natural-log likelihood ratios the threshold is :func:`bayes_threshold` of the same prior and costs.
 
-    >>> act_dcf(curve(np.array([0.9, 0.4]), np.array([0.4, 0.1, 0.0, 0.0])), 0.7, 0.5)  # FNMR 1/2, FMR 0
+    >>> act_dcf(curve(np.array([0.9, 0.4]), np.array([0.4, 0.1, 0.0, 0.0])), 0.7, prior=0.5)  # FNMR 1/2, FMR 0
     0.5
     """
     miss, false_match = _costs(prior, miss_cost, false_match_cost)
@@ -284,10 +284,10 @@ def det_points(points: Curve) -> tuple[Float64, Float64]:
     return points.fmr[keep], points.fnmr[keep]
 
 
-def fnmr_by_subject(scores: Float, subjects: Int64, threshold: float) -> dict[int, float]:
+def fnmr_by_subject(scores: Float, subjects: Int64, *, threshold: float) -> dict[int, float]:
     """Each person's own FNMR over their genuine trials.
 
-    >>> fnmr_by_subject(np.array([0.9, 0.2, 0.8]), np.array([4, 4, 7]), 0.5)
+    >>> fnmr_by_subject(np.array([0.9, 0.2, 0.8]), np.array([4, 4, 7]), threshold=0.5)
     {4: 0.5, 7: 0.0}
     """
     found, where, trials = np.unique(subjects, return_inverse=True, return_counts=True)

@@ -57,7 +57,7 @@ class Rate:
         """
         if not 0 <= events <= trials or trials < 1:
             raise ValueError(f"{events} of {trials} is no proportion; at least one presentation must be there")
-        return cls(events, trials, clopper_pearson(events, trials, confidence))
+        return cls(events, trials, clopper_pearson(events, trials, confidence=confidence))
 
     @property
     def value(self) -> float:

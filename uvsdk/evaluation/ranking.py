@@ -13,7 +13,7 @@ from uvsdk.evaluation import metrics
 BLOCK_ROWS = 1024
 
 
-def precision_at_k(scores: Float, relevant: Bool, k: int) -> float:
+def precision_at_k(scores: Float, relevant: Bool, *, k: int) -> float:
     """P@k: share of the k best classes that are relevant, mean over samples.
 
     The denominator is k even where fewer classes are relevant, and equal scores rank by ascending class id: P@1 of a
@@ -25,7 +25,7 @@ def precision_at_k(scores: Float, relevant: Bool, k: int) -> float:
         relevant: bool (n, C).
         k: at least 1.
 
-    >>> precision_at_k(np.array([[0.1, 0.9, 0.5]]), np.array([[True, True, False]]), 2)  # picks classes 1 and 2
+    >>> precision_at_k(np.array([[0.1, 0.9, 0.5]]), np.array([[True, True, False]]), k=2)  # picks classes 1 and 2
     0.5
     """
     _check(scores, relevant, k)
@@ -33,10 +33,10 @@ def precision_at_k(scores: Float, relevant: Bool, k: int) -> float:
     return float(np.take_along_axis(relevant, order, axis=1).sum() / (k * len(scores)))
 
 
-def expected_precision_at_k(scores: Float, relevant: Bool, k: int) -> float:
+def expected_precision_at_k(scores: Float, relevant: Bool, *, k: int) -> float:
     """P@k when equal scores are ranked in random order: the expectation, in closed form.
 
-    >>> expected_precision_at_k(np.ones((1, 4)), np.array([[True, False, False, False]]), 1)
+    >>> expected_precision_at_k(np.ones((1, 4)), np.array([[True, False, False, False]]), k=1)
     0.25
     """
     _check(scores, relevant, k)
@@ -102,8 +102,8 @@ def mean_auroc(scores: Float, labels: Int64) -> float:
 def map_at_r(
     similarity: Float,
     query_labels: Int64,
-    reference_labels: Int64,
     *,
+    reference_labels: Int64,
     r: int | Literal["class"] = 10,
     same_set: bool = False,
 ) -> float:
@@ -120,7 +120,8 @@ def map_at_r(
         r: a fixed R, or ``"class"``.
         same_set: queries and references are the same samples, so a query never retrieves itself.
 
-    >>> map_at_r(np.array([[0.9, 0.8, 0.7]]), np.array([1]), np.array([1, 0, 1]), r="class")  # (1/2)(1/1 + 0)
+    >>> labels = np.array([1, 0, 1])
+    >>> map_at_r(np.array([[0.9, 0.8, 0.7]]), np.array([1]), reference_labels=labels, r="class")  # (1/2)(1/1 + 0)
     0.5
     """
     relevant = query_labels[:, None] == reference_labels[None, :]

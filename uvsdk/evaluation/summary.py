@@ -182,24 +182,23 @@ def summarise(
     working_point = metrics.fnmr_at_fmr(points, 0.01) if 0.01 in supported else metrics.equal_error_point(points)
     threshold = working_point.threshold
     by_subject = sorted(trials.fnmr_by_subject(threshold).values(), reverse=True)
-    folded = outcome.folds is not None and len(np.unique(outcome.folds)) > 1
+    sides, drawn = outcome.sides, {"resamples": resamples, "seed": seed}
+    folds = None if outcome.folds is None or len(np.unique(outcome.folds)) < 2 else outcome.folds
     return Summary(
         outcome,
         points,
-        bootstrap.intervals(trials, statistics, resamples=resamples, seed=seed),
+        bootstrap.intervals(trials, statistics, **drawn),
         metrics.eer_convex_hull(points),
         {rate: round(metrics.TRIALS_PER_RATE / rate) for rate in RATES if rate not in supported},
         working_point,
         metrics.worst_decile(by_subject),
         tuple(by_subject),
         None
-        if calibration is None or outcome.sides is None
-        else calibrated.measure(trials, outcome.sides, calibration, PRIORS, resamples=resamples, seed=seed),
-        lfw.accuracy(trials.scores, trials.is_genuine, outcome.folds) if folded and outcome.folds is not None else None,
-        () if labels is None else groups.measure(trials, labels, threshold, resamples=resamples, seed=seed),
-        {}
-        if outcome.sides is None
-        else conditions.measure(trials, outcome.sides, threshold, reported, resamples=resamples, seed=seed),
+        if calibration is None or sides is None
+        else calibrated.measure(trials, sides, calibration=calibration, priors=PRIORS, **drawn),
+        None if folds is None else lfw.accuracy(trials.scores, trials.is_genuine, folds=folds),
+        () if labels is None else groups.measure(trials, labels, threshold=threshold, **drawn),
+        {} if sides is None else conditions.measure(trials, sides, threshold=threshold, names=reported, **drawn),
         _speeds(outcome.timings_s),
         resamples,
         seed,

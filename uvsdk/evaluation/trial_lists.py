@@ -65,7 +65,7 @@ def read(path: Path) -> PairList:
     return PairList(files, one_side, other_side, subjects, subject, protocol)
 
 
-def write_scores(path: Path, pairs: PairList, scores: Float64) -> int:
+def write_scores(path: Path, pairs: PairList, *, scores: Float64) -> int:
     """Write ``score path path``, a line for each trial that has a score, and say how many have none.
 
     Args:

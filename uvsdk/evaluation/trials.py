@@ -62,5 +62,5 @@ class Trials:
     def fnmr_by_subject(self, threshold: float) -> dict[str, float]:
         """Each person's own false non-match rate at ``threshold``."""
         own = self.is_genuine
-        rates = metrics.fnmr_by_subject(self.scores[own], self.probe_subject[own], threshold)
+        rates = metrics.fnmr_by_subject(self.scores[own], self.probe_subject[own], threshold=threshold)
         return {self.subjects[subject]: rate for subject, rate in rates.items()}

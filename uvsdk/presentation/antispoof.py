@@ -73,7 +73,7 @@ class FaceClassifier:
         """
         if not isinstance(captured, CapturedFace):
             raise SettingsError(f"{self.name} looks at a captured face, got {type(captured).__name__}")
-        pixels = crop(captured, self.settings.enlargement, self.settings.size)
+        pixels = crop(captured, enlargement=self.settings.enlargement, size=self.settings.size)
         try:
             score = float(np.asarray(self.session.run(["y"], {"x": pixels[None]})[0])[0, self.settings.output])
         except Exception as error:  # onnxruntime's errors share no base class
@@ -85,7 +85,7 @@ class FaceClassifier:
         return Presentation(self.name, score, self.settings.threshold, reasons, {"classifier_score": score})
 
 
-def crop(captured: CapturedFace, enlargement: float, size: int) -> Float32:
+def crop(captured: CapturedFace, *, enlargement: float, size: int) -> Float32:
     """A square about the middle of the face's box, float32 (size, size, 3) in [0, 1]; black beyond the picture.
 
     Args:

@@ -61,7 +61,7 @@ def check(detectors: Sequence[PresentationAttackDetector], modality: str) -> Non
 
 
 def examine(
-    detectors: Sequence[PresentationAttackDetector], captured: Captured | None, embedding: Float32
+    detectors: Sequence[PresentationAttackDetector], captured: Captured | None, *, embedding: Float32
 ) -> tuple[tuple[Presentation, ...], dict[str, float]]:
     """What every detector says of one sample, in their order, and the seconds each took (``presentation:NAME``).
 

@@ -101,7 +101,7 @@ class Recollection:
             voices=np.packbits(frames > 0, axis=None),
             faces=np.packbits(_stacked([item.bits[None] for item in self.faces], FACE_BITS) > 0, axis=None),
         )
-        return seal(_MAGIC, pack(body), key)
+        return seal(_MAGIC, pack(body), key=key)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, key: bytes) -> Recollection:
@@ -111,7 +111,7 @@ class Recollection:
             TemplateFormatError: not a recollection, cut short, changed, or encrypted with another key.
             SettingsError: a key that has not 32 bytes.
         """
-        plain = unseal(_MAGIC, data, key, what="recollection")
+        plain = unseal(_MAGIC, data, key=key, what="recollection")
         try:
             return unpack(_Body, plain).recollection()
         except (WireError, SettingsError, ValueError) as error:

@@ -14,7 +14,7 @@ KEY_BYTES: Final = 32
 _MAGIC_BYTES, _NONCE_BYTES, _TAG_BYTES = 4, 12, 16
 
 
-def seal(magic: bytes, plain: bytes, key: bytes) -> bytes:
+def seal(magic: bytes, plain: bytes, *, key: bytes) -> bytes:
     """``magic`` (4 bytes), a nonce from the operating system, the ciphertext. Two calls never give the same bytes.
 
     Raises:
@@ -24,7 +24,7 @@ def seal(magic: bytes, plain: bytes, key: bytes) -> bytes:
     return magic + nonce + _cipher(key).encrypt(nonce, plain, magic)
 
 
-def unseal(magic: bytes, data: bytes | memoryview, key: bytes, *, what: str) -> bytes:
+def unseal(magic: bytes, data: bytes | memoryview, *, key: bytes, what: str) -> bytes:
     """The inverse of :func:`seal`.
 
     Args:

@@ -98,7 +98,7 @@ class SpokenDigitTemplates:
             frames=tuple(len(item) for item in recordings),
             rows=np.concatenate(recordings),
         )
-        return seal(_MAGIC, pack(body), key)
+        return seal(_MAGIC, pack(body), key=key)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, key: bytes) -> SpokenDigitTemplates:
@@ -108,7 +108,7 @@ class SpokenDigitTemplates:
             TemplateFormatError: not spoken digits, cut short, changed, or encrypted with another key.
             SettingsError: a key that has not 32 bytes.
         """
-        plain = unseal(_MAGIC, data, key, what="set of spoken digits")
+        plain = unseal(_MAGIC, data, key=key, what="set of spoken digits")
         try:
             return unpack(_Body, plain).templates()
         except (WireError, EnrolmentError) as error:

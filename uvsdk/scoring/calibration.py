@@ -59,7 +59,7 @@ class Calibration:
             return
         if self.cohort is None:
             raise ValueError("AS-norm judges scores against a cohort, and there is none")
-        normalisation = Normalisation.of(self.cohort, self.ratio.compensation, self.ratio.top)
+        normalisation = Normalisation.of(self.cohort, self.ratio.compensation, top=self.ratio.top)
         object.__setattr__(self, "_normalisation", normalisation)
 
     __reduce__ = made_again
@@ -182,7 +182,7 @@ class Calibration:
         return clopper_pearson(round(rate * trials), trials)
 
     def llrs(
-        self, templates: Float32, probes: Float32, template: Sequence[Conditions], probe: Sequence[Conditions]
+        self, templates: Float32, probes: Float32, *, template: Sequence[Conditions], probe: Sequence[Conditions]
     ) -> Float64:
         """Natural-log likelihood ratio of each pair of rows, float64 (n,).
 
@@ -205,9 +205,9 @@ class Calibration:
             scores = self._normalisation.scores(first, second)
         return ratio.ratios(scores, features(ratio.surroundings.place(template), ratio.surroundings.place(probe)))
 
-    def llr(self, template_row: Float32, probe_row: Float32, template: Conditions, probe: Conditions) -> float:
+    def llr(self, template_row: Float32, probe_row: Float32, *, template: Conditions, probe: Conditions) -> float:
         """:meth:`llrs` of one pair, float32 (d,) each. Raises :class:`ThresholdError` where there is no ratio."""
-        return float(self.llrs(template_row[None], probe_row[None], [template], [probe])[0])
+        return float(self.llrs(template_row[None], probe_row[None], template=[template], probe=[probe])[0])
 
     def _needed(self) -> LikelihoodRatio:
         if self.ratio is None:

@@ -75,7 +75,7 @@ class Normalisation:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     @classmethod
-    def of(cls, cohort: Cohort, compensation: Compensation, top: int) -> Normalisation:
+    def of(cls, cohort: Cohort, compensation: Compensation, *, top: int) -> Normalisation:
         """Over a cohort whose embeddings are compensated as those that are compared."""
         return cls(compensation.apply(cohort.embeddings), top)
 

@@ -10,7 +10,7 @@ import numpy as np
 from uvsdk.arrays import Float64, Int64
 
 
-def clopper_pearson(events: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+def clopper_pearson(events: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float]:
     """Exact interval of a proportion, by bisection on the binomial tail.
 
     >>> low, high = clopper_pearson(0, 100)

@@ -24,8 +24,8 @@ GENUINE_SAMPLES: Final = 20
 def personal_threshold(
     threshold: Threshold,
     calibration: Calibration,
-    embeddings: Float32,
     *,
+    embeddings: Float32,
     template: Float32 | None = None,
     conditions: Sequence[Conditions] = (),
 ) -> Threshold:
@@ -52,7 +52,7 @@ def personal_threshold(
     if threshold.scale == "llr":
         # A ratio above the highest there is would accept nobody.
         highest = math.inf if calibration.ratio is None else calibration.ratio.highest
-        ratios = own_ratios(calibration, embeddings, template, conditions)
+        ratios = own_ratios(calibration, embeddings, template=template, conditions=conditions)
         score = genuine_threshold(ratios, bounds=(-math.inf, highest))
     else:
         scores = leave_one_out(embeddings) if template is None else embeddings.astype(np.float64) @ template
@@ -63,7 +63,7 @@ def personal_threshold(
 
 
 def own_ratios(
-    calibration: Calibration, embeddings: Float32, template: Float32 | None, conditions: Sequence[Conditions]
+    calibration: Calibration, embeddings: Float32, *, template: Float32 | None, conditions: Sequence[Conditions]
 ) -> Float64:
     """Each sample's likelihood ratio against ``template`` or the mean of the others, under both sides' conditions.
 
@@ -75,7 +75,7 @@ def own_ratios(
         sides: list[Conditions] = [together(known[:index] + known[index + 1 :]) for index in range(len(known))]
     else:
         templates, sides = np.broadcast_to(template, embeddings.shape), [together(known)] * len(known)
-    return calibration.llrs(np.asarray(templates, np.float32), embeddings, sides, known)
+    return calibration.llrs(np.asarray(templates, np.float32), embeddings, template=sides, probe=known)
 
 
 def _others(embeddings: Float32) -> Float64:

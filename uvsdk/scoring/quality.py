@@ -67,6 +67,7 @@ class Requirement:
 def assess(
     measured: Mapping[str, float],
     requirements: Sequence[Requirement],
+    *,
     policy: QualityPolicy,
     advice: Sequence[str] = (),
 ) -> Quality:
@@ -85,9 +86,9 @@ def assess(
 
     >>> import numpy as np
     >>> snr = Requirement("snr_db", "signal to noise ratio", "dB", (5, np.inf), (15, np.inf), "go inside")
-    >>> assess({"snr_db": 10.0}, [snr], "standard").advice
+    >>> assess({"snr_db": 10.0}, [snr], policy="standard").advice
     ('signal to noise ratio 10 dB, need at least 15 dB: go inside',)
-    >>> assess({"snr_db": 2.0}, [snr], "standard")
+    >>> assess({"snr_db": 2.0}, [snr], policy="standard")
     Traceback (most recent call last):
       ...
     uvsdk.errors.LowQualityError: signal to noise ratio 2 dB, need at least 5 dB: go inside

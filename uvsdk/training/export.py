@@ -76,7 +76,7 @@ def export_bundle(
         )
         bundle = Bundle(manifest, flatten(backbone), {"embedding": graph, **detectors})
         views = _example(backbone, batch=3)
-        difference = parity(backbone, bundle, views)
+        difference = parity(backbone, bundle, views=views)
         if manifest.preprocessing.get("recurrent") == "int8":
             graph = externalise(quantise_recurrent(traced), parameters(backbone))
             exact, bundle = bundle, Bundle(manifest, flatten(backbone), {"embedding": graph, **detectors})
@@ -88,7 +88,7 @@ def export_bundle(
     return bundle
 
 
-def parity(backbone: Backbone, bundle: Bundle, views: Float32) -> float:
+def parity(backbone: Backbone, bundle: Bundle, *, views: Float32) -> float:
     """The largest difference between torch's and the bundle's raw embeddings of float32 (n, *view_shape) ``views``.
 
     It is relative to the largest entry of the embeddings where that exceeds 1, since float32 is.

@@ -55,7 +55,7 @@ class Variant:
             cosines = np.einsum("nd,nd->n", seen.embeddings[a].astype(np.float64), seen.embeddings[b])
             return self.line[0] * cosines + self.line[1]
         first, second = [seen.conditions[index] for index in a], [seen.conditions[index] for index in b]
-        return self.calibration.llrs(seen.embeddings[a], seen.embeddings[b], first, second)
+        return self.calibration.llrs(seen.embeddings[a], seen.embeddings[b], template=first, probe=second)
 
 
 def main() -> None:
@@ -158,7 +158,7 @@ def row(half: str, variant: Variant, seen: Observations, template: str, probe: s
         "fmr_people_high": over.high,
         "fnmr": metrics.at_threshold(points, limit).fnmr,
         "eer": metrics.eer(points),
-        "act_dcf": metrics.act_dcf(points, metrics.bayes_threshold(PRIOR), PRIOR),
+        "act_dcf": metrics.act_dcf(points, metrics.bayes_threshold(PRIOR), prior=PRIOR),
         "min_dcf": metrics.min_dcf(points, PRIOR),
         "cllr": metrics.cllr(trials.genuine, trials.impostor),
         "min_cllr": metrics.min_cllr(points),

@@ -185,7 +185,7 @@ def evaluate(simulation: Simulation, split: Split) -> dict[str, float]:
     scores = embeddings @ vectors[order].T
     collapse = ranking.collapse(embeddings[::10], split.measured_classes[::10])
     return {
-        "P@1": 100 * ranking.precision_at_k(scores, own, 1),
+        "P@1": 100 * ranking.precision_at_k(scores, own, k=1),
         "mean_cosine": collapse.mean_cosine,
         f"fmr_at_{_FMR_AT}": 100 * float((scores[~own] >= _FMR_AT).mean()),
     }

@@ -92,7 +92,7 @@ def run(cell: Cell, seed: int, corpus: Corpus) -> list[Row]:
     scores = seen.reshape(-1, seen.shape[-1]).astype(np.float64) @ vectors[order].T
     figures = {
         "eer_unseen": (100 * protocol.metrics.eer(protocol.single_trials(unseen).curve()), "percent"),
-        "top1": (100 * ranking.precision_at_k(scores, own, 1), "percent"),
+        "top1": (100 * ranking.precision_at_k(scores, own, k=1), "percent"),
         "mean_cosine": (ranking.collapse(vectors, np.arange(len(vectors))).mean_cosine, "cosine"),
         "training_time": (seconds, "seconds"),
     }

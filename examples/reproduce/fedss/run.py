@@ -196,7 +196,7 @@ def top1(simulation: Simulation, utterances: Tensor) -> float:
         raise SystemExit(f"the class matrix has {len(names)} rows, expected one for each of {CLASSES} speakers")
     scores = embed(simulation.trunk, utterances) @ vectors.T
     relevant = owners(utterances)[:, None] == np.arange(CLASSES)
-    return 100 * ranking.precision_at_k(scores, relevant, 1)
+    return 100 * ranking.precision_at_k(scores, relevant, k=1)
 
 
 def retrieval(simulation: Simulation, utterances: Tensor, suffix: str = "") -> dict[str, float]:
@@ -204,8 +204,8 @@ def retrieval(simulation: Simulation, utterances: Tensor, suffix: str = "") -> d
     rows, labels = embed(simulation.trunk, utterances), owners(utterances)
     similarity = rows @ rows.T
     return {
-        f"MAP@10{suffix}": 100 * ranking.map_at_r(similarity, labels, labels, r=10, same_set=True),
-        f"MAP@R{suffix}": 100 * ranking.map_at_r(similarity, labels, labels, r="class", same_set=True),
+        f"MAP@10{suffix}": 100 * ranking.map_at_r(similarity, labels, reference_labels=labels, r=10, same_set=True),
+        f"MAP@R{suffix}": 100 * ranking.map_at_r(similarity, labels, reference_labels=labels, r="class", same_set=True),
     }
 
 

@@ -61,9 +61,9 @@ def _measure(name: str, people: People, strangers: People) -> Iterator[Row]:
             setting = f"{name}, {len(gallery)} enrolled, FPIR {100 * rate:g} %"
             try:
                 limit: SearchThreshold = (
-                    search_threshold(calibration, len(gallery), rate)
+                    search_threshold(calibration, len(gallery), fpir=rate)
                     if method == "comparisons"
-                    else cohort_threshold(gallery, measured, rate)
+                    else cohort_threshold(gallery, measured, fpir=rate)
                 )
             except ThresholdError as error:
                 print(f"{method}, {setting}: {error}")
@@ -105,7 +105,9 @@ def _searched(gallery: Gallery, probes: Float32, subject: list[str]) -> identifi
             row[place[candidate.user_id]] = candidate.score
     numbers = {name: number for number, name in enumerate(dict.fromkeys([*users, *subject]))}
     return identification.searches(
-        scores, np.array([numbers[name] for name in subject]), np.array([numbers[name] for name in users])
+        scores,
+        probe_subject=np.array([numbers[name] for name in subject]),
+        gallery_subject=np.array([numbers[name] for name in users]),
     )
 
 

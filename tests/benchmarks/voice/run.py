@@ -175,7 +175,7 @@ def _refused(bundle: Bundle, recordings: list[Recording]) -> Iterator[tuple[str,
                 continue
             for policy in ("standard", "strict"):
                 try:
-                    assess(quality.measured, REQUIREMENTS, policy)
+                    assess(quality.measured, REQUIREMENTS, policy=policy)
                 except SampleError:
                     refused[policy] += 1
         for policy, count in refused.items():

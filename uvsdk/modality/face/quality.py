@@ -97,7 +97,7 @@ def measure(face: Detection, chip: UInt8, template: Template, reduction: float =
 
 def judge(measured: Mapping[str, float], policy: QualityPolicy) -> Quality:
     """The quality under ``policy``. Raises :class:`uvsdk.errors.LowQualityError` naming all that is missing."""
-    return assess(measured, REQUIREMENTS, policy)
+    return assess(measured, REQUIREMENTS, policy=policy)
 
 
 def _sharpness(grey: Float32, length: int) -> float:

@@ -115,7 +115,7 @@ def measure(recorded: Float32, rate: int, level_dbfs: float, power: Float32, spe
 
 def judged(measured: dict[str, float], policy: QualityPolicy) -> Quality:
     """The quality of a recording that meets ``policy``. Raises :class:`LowQualityError` otherwise."""
-    return assess(measured, REQUIREMENTS, policy)
+    return assess(measured, REQUIREMENTS, policy=policy)
 
 
 def clipped_fraction(recorded: Float32) -> float:
@@ -164,7 +164,7 @@ def with_speakers(quality: Quality, rows: Float32, policy: QualityPolicy) -> Qua
         return quality
     measured = {**quality.measured, SECOND_SPEAKER.name: difference_of_parts(rows)}
     try:
-        found = assess(measured, (SECOND_SPEAKER,), policy, quality.advice)
+        found = assess(measured, (SECOND_SPEAKER,), policy=policy, advice=quality.advice)
     except LowQualityError as error:
         raise LowQualityError(f"more than one person seems to speak: {error}", measured) from error
     return replace(quality, measured=measured, advice=found.advice)

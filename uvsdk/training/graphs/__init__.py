@@ -122,7 +122,7 @@ def _dequantised(node: NodeProto, operands: Sequence[Array]) -> Float32:
     return np.asarray((quantised.astype(np.int32) - wide_zero) * wide_scale, np.float32)
 
 
-def externalise(graph: bytes, parameters: Sequence[Parameter], location: str = "theta.f32") -> bytes:
+def externalise(graph: bytes, parameters: Sequence[Parameter], *, location: str = "theta.f32") -> bytes:
     """Take the trainable tensors out of the graph: they point into ``location`` in the order of ``parameters``.
 
     Raises:
