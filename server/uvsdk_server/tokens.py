@@ -166,7 +166,7 @@ async def spend(connection: AsyncConnection, text: str, user: str, now: float) -
 def write_scopes(scopes: frozenset[str]) -> str:
     """Scopes as the database keeps them: with spaces between, in the order of :data:`SCOPES`.
 
-    >>> written(frozenset({"scores", "verify"}))
+    >>> write_scopes(frozenset({"scores", "verify"}))
     'verify scores'
     """
     return " ".join(scope for scope in SCOPES if scope in scopes)

@@ -118,7 +118,7 @@ def test_export_leaves_the_backbone_as_it_was() -> None:
 
 
 def test_a_graph_that_differs_is_not_let_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uvsdk.training.export.parity", lambda *_: 2e-4)
+    monkeypatch.setattr("uvsdk.training.export.parity", lambda *_, views: 2e-4)
     with pytest.raises(BundleError, match="differs from torch"):
         export_bundle(backbones.get("digits-cnn").random())
 
