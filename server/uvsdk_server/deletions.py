@@ -21,6 +21,7 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from uvsdk.records.codec import pack
 from uvsdk_server import observer
 from uvsdk_server.keys import KeyRing
 from uvsdk_server.monitoring import Log
@@ -129,8 +130,8 @@ class Deletions:
             if not known:
                 return former
             key = await asyncio.to_thread(files.new_state_key)
-            state = await asyncio.to_thread(training.without, user)
-            blob = await asyncio.to_thread(self._rounds.drafts.write, training.seal_state(state, key))
+            state = await asyncio.to_thread(training.method.server.remove, training.state, user)
+            blob = await asyncio.to_thread(self._rounds.drafts.write, files.seal_state(pack(state), key))
             async with self._database.write() as connection:
                 deployment = await ledger.deployment_row(connection)
                 assert deployment is not None

@@ -17,10 +17,12 @@ from sqlalchemy import insert, select
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SettingsError, StoreError, WireError
 from uvsdk.federation import clipping
-from uvsdk.federation.messages import TrainingConfig
+from uvsdk.federation.messages import OptimiserState, TrainingConfig
 from uvsdk.federation.statements import Validity
 from uvsdk.privacy.bundle_signing import read_public_key
+from uvsdk.records.codec import pack, unpack
 from uvsdk.records.transfer import stays_here
+from uvsdk_server import flat_states
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.authorities import Authorities
 from uvsdk_server.clocks import Clock, NotBefore, wall_clock
@@ -158,12 +160,16 @@ class Deployment:
         training = Training(
             config,
             int(row.seed),
-            files,
             dimension=current.manifest.dimension,
             parameters=current.manifest.size,
             start_norm=start_norm,
         )
-        training.restore(blobs.read(row.algorithm_blob), blobs.read(row.optimiser_blob))
+        state, optimiser = blobs.read(row.algorithm_blob), files.open_optimiser(blobs.read(row.optimiser_blob))
+        training.resume(
+            unpack(training.method.server.state, flat_states.nested(files.open_state(state))),
+            unpack(OptimiserState, optimiser),
+        )
+        files.adopt_state(state)
         # Everything that the database counts on has been opened: what it does not name may now be put aside.
         await _tidy(settings, database, blobs, keys, log, clock())
         models = Models(
@@ -389,7 +395,6 @@ async def _found(
     training = Training(
         config,
         seed,
-        files,
         dimension=bundle.manifest.dimension,
         parameters=bundle.manifest.size,
         start_norm=clipping.of_start(bundle.theta),
@@ -397,8 +402,8 @@ async def _found(
     calibration = bundle.calibration
     values = {
         "base_blob": blobs.write(sealed_base(bundle, files.at_rest)),
-        "algorithm_blob": blobs.write(training.seal_state(training.state)),
-        "optimiser_blob": blobs.write(training.seal_optimiser(training.optimiser)),
+        "algorithm_blob": blobs.write(files.seal_state(pack(training.state))),
+        "optimiser_blob": blobs.write(files.seal_optimiser(pack(training.optimiser))),
     }
     theta_blob = blobs.write_array(bundle.theta)
     calibration_blob = None if calibration is None else blobs.write(sealed_calibration(calibration, files.at_rest))

@@ -27,8 +27,8 @@ from uvsdk.federation import clipping
 from uvsdk.federation.messages import Admission, UpdateHead
 from uvsdk.federation.round import Result, ServerState, Update, admit, select
 from uvsdk.federation.strategy import Contribution
-from uvsdk.records.codec import Scalar, unpack
-from uvsdk_server import aggregation, observer
+from uvsdk.records.codec import Scalar, pack, unpack
+from uvsdk_server import aggregation, observer, protocol
 from uvsdk_server.board import Notice
 from uvsdk_server.clocks import Waits
 from uvsdk_server.models import Models
@@ -177,7 +177,7 @@ class Driver:
             except Exception as error:  # noqa: BLE001 - an algorithm is a plug-in
                 await self._give_up(row, error)
                 return
-            blob = await asyncio.to_thread(self._drafts.write, self._training.seal_state(state))
+            blob = await asyncio.to_thread(self._drafts.write, self._keys.files.seal_state(pack(state)))
             async with self._database.write() as connection:
                 for item in pending:
                     await ledger.settle_admission(connection, item, accepted=item.user not in refused)
@@ -212,7 +212,7 @@ class Driver:
             arrived = await ledger.arrived(connection, row.round_id)
         awaited, quorum = self._rounds.awaited, arrived >= row.quorum
         asked = awaited.asked(outstanding, row.round_id)
-        await self._rounds.board.post(Notice(self._training.header(row, self._keys), asked))
+        await self._rounds.board.post(Notice(protocol.header(self._training, row, self._keys), asked))
         longest_s = self._training.config.deadline_s
         remaining_s = self._waits.remaining_s("deadline", row.round_id, until=row.deadline, longest_s=longest_s)
         until_absent_s = remaining_s - (1 - self._settings.absent_after) * longest_s
@@ -294,7 +294,7 @@ class Driver:
             ServerState(self._models.current.theta, training.optimiser, training.state),
             [self._upload(receipt) for receipt in receipts],
             private_key,
-            clip_norm=training.clip_norm(row),
+            clip_norm=training.clip_norm(row.clip_norm),
             # Nobody is settled where all who took part joined anew meanwhile.
             everybody=[item.samples for item in eligible or receipts],
             seed=int(row.seed),
@@ -321,8 +321,8 @@ class Driver:
         outcome = ledger.Outcome(
             model_version=bundle.version,
             theta_blob=self._drafts.write_array(bundle.theta),
-            algorithm_blob=self._drafts.write(self._training.seal_state(result.state.algorithm)),
-            optimiser_blob=self._drafts.write(self._training.seal_optimiser(result.state.optimiser)),
+            algorithm_blob=self._drafts.write(self._keys.files.seal_state(pack(result.state.algorithm))),
+            optimiser_blob=self._drafts.write(self._keys.files.seal_optimiser(pack(result.state.optimiser))),
             norm_median=result.norm_median,
         )
         return bundle, outcome

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from uvsdk.errors import SealError
+from uvsdk.federation.messages import TrainingConfig
 from uvsdk.privacy.sealing import Envelope
 from uvsdk.rest.problems import Problem
 from uvsdk_server.keys import KeyRing
 from uvsdk_server.people import Device
+from uvsdk_server.store.rows import Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,12 @@ class Expected:
     round_id: int
     model_version: str | None
     server_key_id: str | None
+
+    @classmethod
+    def of(cls, config: TrainingConfig, message_type: str, row: Round | None = None) -> Expected:
+        """Of a message in that round; of one outside rounds, key and model are the caller's to check."""
+        place = (0, None, None) if row is None else (row.round_id, row.model_version, row.server_key_id)
+        return cls(config.deployment, message_type, config.algorithm, *place)
 
 
 # field -> (kind, what to do)

@@ -45,6 +45,7 @@ _NONCE_BYTES = 12
 _KEY_BYTES = 32
 _WRAPPED_BYTES = _NONCE_BYTES + _KEY_BYTES + 16
 _STATE: Final = "algorithm-state"
+_OPTIMISER: Final = "optimiser-state"
 _STATE_MAGIC: Final = b"UVK1"
 _STATE_ID_BYTES = 16
 _NEW = ".new"
@@ -138,7 +139,7 @@ class KeyFolder:
             self._at_rest = AtRest(self._read("at-rest.key"))
         return self._at_rest
 
-    # The algorithm's state
+    # The state between rounds: the algorithm's may hold everybody's vector, the optimiser's comes from their updates
 
     def new_state_key(self) -> str:
         """Make a key for the algorithm's state, and give its id; :attr:`state_key_id` stays what it is."""
@@ -150,6 +151,14 @@ class KeyFolder:
         """The packed state of the algorithm, under the current key or the one named."""
         name = key_id or self.state_key_id
         return _STATE_MAGIC + bytes.fromhex(name) + self._wrapped(_state_file(name)).seal(data, _STATE)
+
+    def seal_optimiser(self, data: bytes) -> bytes:
+        """The packed state of the optimiser."""
+        return self.at_rest.seal(data, _OPTIMISER)
+
+    def open_optimiser(self, sealed: bytes) -> bytes:
+        """Undo :meth:`seal_optimiser`. Raises :class:`StoreError`."""
+        return self.at_rest.open(sealed, _OPTIMISER)
 
     def open_state(self, sealed: bytes) -> bytes:
         """Undo :meth:`seal_state`. Raises :class:`StoreError`."""

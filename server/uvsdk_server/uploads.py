@@ -24,6 +24,7 @@ from uvsdk.errors import UvsdkError
 from uvsdk.federation.aggregation import CHUNK_PARAMETERS
 from uvsdk.federation.guards import DeltaCheck, check_samples
 from uvsdk.federation.messages import UpdateHead
+from uvsdk.federation.round import accept
 from uvsdk.privacy.sealing import OVERHEAD_BYTES, Digests, Envelope, RunningDigest
 from uvsdk.records.codec import pack, unpack
 from uvsdk.rest.problems import Problem
@@ -145,7 +146,7 @@ class Uploads:
         try:
             digests = await self._stream(slot.counting(body), temporary)
             check_body(digests.whole)
-            expected = self._training.expected_in_round("update", row)
+            expected = envelopes.Expected.of(self._training.config, "update", row)
             nonce = await asyncio.to_thread(_identify, temporary, digests, device, expected)
             if former is not None:
                 return _repeated(former, nonce, digests.whole.hex())
@@ -233,7 +234,7 @@ class Uploads:
                 "invalid-update", "round, algorithm, model or number of parameters inside the seal differ from it"
             )
         check_samples(head.samples)
-        self._training.check_payload(head.payload, device.user)
+        accept(self._training.method, self._training.state, device.user, head.payload)
 
     @contextmanager
     def _presence(self, device_id: str) -> Iterator[None]:

@@ -22,6 +22,7 @@ from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.models import Models
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.people import People
+from uvsdk_server.training import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +151,13 @@ def _decide(
     if probe.sample is None:
         raise SampleError("neither an embedding nor a sample was sent; send one of them")
     return verify(probe.sample, template, model=bundle, threshold=threshold, capture=capture, detectors=detectors)
+
+
+def check_verifies(training: Training) -> None:
+    """Raise :class:`Problem` 403 where nobody may be verified here."""
+    if not training.method.server.verifies_on_server:
+        raise Problem(
+            "edge-only",
+            f"under {training.config.algorithm} no template leaves its device, so nobody is verified here; "
+            "verify on the device",
+        )

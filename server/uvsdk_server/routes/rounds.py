@@ -12,11 +12,12 @@ from pydantic import BaseModel, ConfigDict
 from starlette.background import BackgroundTask
 from starlette.responses import JSONResponse, Response
 
+from uvsdk.errors import UnknownNameError, UpdateRejectedError
 from uvsdk.federation import messages
 from uvsdk.federation.messages import RoundHeader
 from uvsdk.records.codec import unpack
 from uvsdk.rest.problems import Problem
-from uvsdk_server import envelopes, observer, problems
+from uvsdk_server import envelopes, observer, problems, protocol
 from uvsdk_server.authentication import ClaimedDevice, Served, SignedDevice, check_body
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.people import Device
@@ -83,7 +84,7 @@ async def get_task(served: Served, device: SignedDevice, round_id: RoundId) -> R
     """
     row = await _collecting(served, device, round_id)
     with served.rounds.asking(device.device_id, round_id):
-        return _sealed(await asyncio.to_thread(served.training.task, device, row, served.keys))
+        return _sealed(await asyncio.to_thread(_task, served, device, row))
 
 
 @router.get("/v1/rounds/{round_id}/invitation", response_class=Response, responses=problems.responses(409, 410))
@@ -92,9 +93,9 @@ async def get_invitation(served: Served, device: SignedDevice, round_id: RoundId
 
     Answered 409 ``nothing-to-request`` where a device chooses nothing.
     """
-    header = served.training.header(await _collecting(served, device, round_id), served.keys)
+    row = await _collecting(served, device, round_id)
     with served.rounds.asking(device.device_id, round_id):
-        return _sealed(await asyncio.to_thread(served.training.invitation, device, header, served.keys))
+        return _sealed(await asyncio.to_thread(_invitation, served, device, row))
 
 
 @router.post("/v1/rounds/{round_id}/task", response_class=Response, responses=problems.responses(404, 409, 410))
@@ -105,12 +106,12 @@ async def post_task(served: Served, device: SignedDevice, request: Request, roun
     in a round. Something that is not offered is answered 404 ``unknown-request``, which never says what.
     """
     row = await _collecting(served, device, round_id)
-    expected = served.training.expected_in_round("request", row)
+    expected = envelopes.Expected.of(served.training.config, "request", row)
     with served.rounds.asking(device.device_id, round_id):
         asked = unpack(messages.Request, envelopes.open_single(await request.body(), device, expected, served.keys))
         if (asked.round_id, asked.algorithm) != (round_id, served.training.config.algorithm):
             raise Problem("wrong-round", "the request inside the seal is of another round than the seal")
-        task = await asyncio.to_thread(served.training.task, device, row, served.keys, asked.body)
+        task = await asyncio.to_thread(_task, served, device, row, asked.body)
         await served.rounds.settle_request(device.device_id, round_id, asked.body)
     return _sealed(task)
 
@@ -137,6 +138,34 @@ async def _collecting(served: Deployment, device: Device, round_id: int) -> Roun
     row, _ = await served.rounds.admits(device.device_id, round_id)
     check_collecting(row)
     return row
+
+
+def _invitation(served: Deployment, device: Device, row: Round) -> bytes:
+    _check_turn(served, device, asks=True)
+    return protocol.invitation(served.training, device, row, served.keys)
+
+
+def _task(served: Deployment, device: Device, row: Round, request: bytes | None = None) -> bytes:
+    """Raises :class:`Problem` 404 for a request that names what there is not, without saying what."""
+    _check_turn(served, device, asks=request is not None)
+    try:
+        return protocol.task(served.training, device, row, served.keys, request=request)
+    except (UpdateRejectedError, UnknownNameError) as error:
+        if request is None:
+            raise Problem("not-selected", str(error)) from error
+        # The algorithm's own words may name what was asked for.
+        raise Problem("unknown-request", "something that was asked for is not offered in this round") from error
+
+
+def _check_turn(served: Deployment, device: Device, *, asks: bool) -> None:
+    """Raise :class:`Problem` 403 for a user who is not admitted, 409 where a request is missing or unexpected."""
+    method = served.training.method
+    if device.user not in method.server.users(served.training.state):
+        raise Problem("not-selected", "that user is not among those admitted; send an admission first")
+    if asks and method.request is None:
+        raise Problem("nothing-to-request", "in this deployment a device chooses nothing; fetch its task")
+    if not asks and method.request is not None:
+        raise Problem("request-needed", "in this deployment a device says what it asks for; fetch invitation")
 
 
 def _sealed(envelope: bytes) -> Response:

@@ -13,11 +13,12 @@ from uvsdk.federation.messages import Admission, Numbered, TemplateUpload
 from uvsdk.federation.strategy import EMBEDDED, MEAN
 from uvsdk.records.codec import unpack
 from uvsdk.rest.problems import Problem
-from uvsdk_server import envelopes, problems
+from uvsdk_server import envelopes, problems, protocol
 from uvsdk_server.authentication import ActiveDevice, Served, SignedDevice, operator, owner_or_operator
 from uvsdk_server.deletions import Deletion
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.people import Device, Place, check_user
+from uvsdk_server.verification import check_verifies
 
 router = APIRouter(tags=["users"])
 
@@ -34,7 +35,7 @@ async def put_admission(served: Served, device: SignedDevice, request: Request, 
     embedded = {MEAN, EMBEDDED} & set(served.training.needs)
     if embedded and admission.model_version != served.models.current.version:
         raise Problem("wrong-model", "the embeddings are of another model than the current one; make them anew")
-    await asyncio.to_thread(served.training.check_admission, admission)
+    await asyncio.to_thread(protocol.check_admission, served.training, admission)
     await served.people.admit(admission, Place(device.device_id, numbered.number))
     served.rounds.wake()
 
@@ -47,7 +48,7 @@ async def put_template(served: Served, device: ActiveDevice, request: Request, u
     nobody has vouched for this one.
     """
     _own(device, user)
-    served.training.check_verifies()
+    check_verifies(served.training)
     numbered = await _opened(served, device, request, "template")
     template = unpack(TemplateUpload, numbered.body)
     if not await served.models.knows(template.model_version):
@@ -107,7 +108,7 @@ async def get_deletion(
 
 
 async def _opened(served: Deployment, device: Device, request: Request, message_type: str) -> Numbered:
-    expected = served.training.expected(message_type)
+    expected = envelopes.Expected.of(served.training.config, message_type)
     return unpack(Numbered, envelopes.open_single(await request.body(), device, expected, served.keys))
 
 

@@ -18,7 +18,7 @@ from uvsdk_server.authentication import BearerFirst, Caller, Served
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.routes.devices import UserId
 from uvsdk_server.tokens import Bearer
-from uvsdk_server.verification import Probe
+from uvsdk_server.verification import Probe, check_verifies
 
 router = APIRouter(tags=["verify"], route_class=BearerFirst)
 
@@ -165,7 +165,7 @@ async def post_verify(served: Served, caller: Caller, body: VerifyRequest) -> di
     probe; 423 ``disabled`` after more of them in a row, until the operator resets it. A sample that cannot be used is
     422 (``no-speech``, ``no-face``, ``low-quality`` with what was ``measured``, ...) and not a rejection.
     """
-    served.training.check_verifies()
+    check_verifies(served.training)
     if body.embedding is not None:
         _check_embeddings(served, caller)
     told = "scores" in caller.scopes
