@@ -9,6 +9,9 @@ import pytest
 
 from tests.extras import EXTRAS, lacking
 
+# Its assertions explain themselves as those of tests do; said here, before any test file imports it.
+pytest.register_assert_rewrite("tests.integration.method_run")
+
 
 class Lacking(pytest.File):
     """A test file that cannot be imported here."""

@@ -1,4 +1,4 @@
-"""Assertions of shared modules explain themselves as those of tests do; databases and forks that tests may share."""
+"""Databases and forks that tests may share."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.integration.forked import Crew
-
-pytest.register_assert_rewrite("tests.integration.method_run")
 
 
 @pytest.fixture(scope="session")
