@@ -79,8 +79,8 @@ class Deployment:
             raise WireError("the server's configuration is for another deployment or modality than it names")
         if config.digest() != text(values, "config_digest"):
             raise WireError("the server's configuration does not have the digest it states; is one side newer?")
-        half = algorithms.server(config.algorithm)
-        needs = tuple(sorted(half.needs(algorithms.settings(config.algorithm, config.algorithm_settings))))
+        algorithm = algorithms.server(config.algorithm)
+        needs = tuple(sorted(algorithm.needs(algorithms.settings(config.algorithm, config.algorithm_settings))))
         if values.get("needs") != list(needs):
             raise UnapprovedConfigError(
                 f"the server asks those who join for something else than its configuration needs ({', '.join(needs)}); "
@@ -113,7 +113,7 @@ class Deployment:
             model_version=statement.model_version,
             modality=config.modality,
             needs=needs,
-            edge_only=not half.verifies_on_server,
+            edge_only=not algorithm.verifies_on_server,
         )
 
 

@@ -65,7 +65,7 @@ class SealedDelta:
 
     def chunks(self) -> Iterator[Float32]:
         """The delta's chunks; the first chunk of the envelope is the head and is left out."""
-        with mapped_envelope(self._path) as envelope:
+        with map_envelope(self._path) as envelope:
             count = len(envelope.chunk_lengths)
         for index in range(1, count):
             yield self._opened(index)
@@ -73,12 +73,12 @@ class SealedDelta:
     def _opened(self, index: int) -> Float32:
         # Mapped anew for each chunk: what was read does not stay resident, and a cohort of thousands needs one file
         # descriptor.
-        with mapped_envelope(self._path) as envelope:
+        with map_envelope(self._path) as envelope:
             return np.frombuffer(envelope.open_chunk(index, self._private_key), "<f4")
 
 
 @contextmanager
-def mapped_envelope(path: Path, digests: Digests | None = None) -> Iterator[Envelope]:
+def map_envelope(path: Path, digests: Digests | None = None) -> Iterator[Envelope]:
     """The envelope in a file, without reading it into memory. Raises ``SealError``, ``WireError``.
 
     ``digests``: those of the file, where they are known (see :meth:`Envelope.parse`).

@@ -205,7 +205,7 @@ class AttemptGate:
         waiting: list[_Step] = []
         try:
             async with self._database.write() as connection:
-                await counts.serialised(connection)
+                await counts.serialise(connection)
                 await self._prune(connection)
                 subjects = {subject for step in steps for subject in step.what.subjects}
                 batch = _Batch(await counts.read(connection, subjects), self._undecided.copy(), {})

@@ -393,7 +393,7 @@ def _lockouts(arguments: argparse.Namespace) -> int:
 
     async def listed(connection: AsyncConnection) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
-        for subject, state in await counts.listed(connection, arguments.limit):
+        for subject, state in await counts.list_counts(connection, arguments.limit):
             policy = policies[subject.whose]
             remaining_s, recent = wait_s(state, policy, now), state.recent.at(policy, now)
             then = "disabled" if math.isinf(remaining_s) else f"waits {math.ceil(remaining_s)} s"
@@ -425,7 +425,7 @@ def _configure_devices(parser: argparse.ArgumentParser) -> None:
 
 def _devices(arguments: argparse.Namespace) -> int:
     async def listed(connection: AsyncConnection) -> list[tuple[str, ...]]:
-        found = await roster.listed(connection, user=arguments.user, state=arguments.state)
+        found = await roster.list_devices(connection, user=arguments.user, state=arguments.state)
         return [(row.device_id, row.state, row.user, _date(row.created)) for row in found]
 
     async def change(connection: AsyncConnection) -> None:

@@ -33,11 +33,10 @@ from uvsdk_server.keys import AtRest, KeyFolder, KeyRing
 from uvsdk_server.limits import Allowance
 from uvsdk_server.models import (
     Models,
-    opened_base,
-    opened_calibration,
-    sealed_base,
-    sealed_calibration,
-    served,
+    open_base,
+    open_calibration,
+    seal_base,
+    seal_calibration,
     take_over,
 )
 from uvsdk_server.monitoring import Log, Metrics, where
@@ -332,7 +331,7 @@ class _Founding:
             )
         trusted = None if settings.publisher is None else [read_public_key(settings.publisher)]
         config, opened = read_training(settings.training), Bundle.open(settings.model, trusted=trusted)
-        bundle = served(opened)
+        bundle = opened.without_cohort()
         if bundle is not opened:
             log.warning(
                 "people's embeddings (a cohort) in the model's calibration are left out of what is served",
@@ -401,12 +400,12 @@ async def _found(
     )
     calibration = bundle.calibration
     values = {
-        "base_blob": blobs.write(sealed_base(bundle, files.at_rest)),
+        "base_blob": blobs.write(seal_base(bundle, files.at_rest)),
         "algorithm_blob": blobs.write(files.seal_state(pack(training.state))),
         "optimiser_blob": blobs.write(files.seal_optimiser(pack(training.optimiser))),
     }
     theta_blob = blobs.write_array(bundle.theta)
-    calibration_blob = None if calibration is None else blobs.write(sealed_calibration(calibration, files.at_rest))
+    calibration_blob = None if calibration is None else blobs.write(seal_calibration(calibration, files.at_rest))
     async with database.write() as connection:
         await connection.execute(
             insert(schema.deployment).values(
@@ -486,7 +485,7 @@ async def _current_bundle(
     async with database.read() as connection:
         row = await ledger.model_row(connection, deployment.model_version)
     assert row is not None
-    bundle = opened_base(blobs.read(deployment.base_blob), at_rest)
+    bundle = open_base(blobs.read(deployment.base_blob), at_rest)
     start_norm = clipping.of_start(bundle.theta)
     if bundle.version != row.model_version:
         bundle = bundle.with_theta(blobs.read_array(row.theta_blob))
@@ -494,6 +493,6 @@ async def _current_bundle(
         raise StoreError("the stored parameters do not give the model version on record; restore from a backup")
     if row.calibration_blob is not None:
         sealed, source = blobs.read(row.calibration_blob), row.calibration_source or ""
-        kept = opened_calibration(sealed, at_rest, bundle, source=source)
+        kept = open_calibration(sealed, at_rest, bundle, source=source)
         bundle = bundle.with_calibration(kept)
     return bundle, start_norm, row.round_id

@@ -86,7 +86,7 @@ class Driver:
             except Exception as error:  # noqa: BLE001 - whatever it is, the rounds that follow must not end with it
                 self.stalled = type(error).__name__
                 self._log.error("round stalled", error=self.stalled, where=where(error), retry_s=_RETRY_S)
-                await asyncio.sleep(_RETRY_S)  # deaf to wake(), so that requests cannot make it spin
+                await asyncio.sleep(_RETRY_S)  # not ended by wake(), or requests could make it spin
                 continue
             self.stalled = ""
             if wait_s == 0:
@@ -97,7 +97,7 @@ class Driver:
                 continue
 
     async def _advance(self) -> float | None:
-        """Draw one arrow. Gives seconds until the next look, ``None`` to wait for :meth:`wake`."""
+        """Take the step that is next. Gives seconds until the next look, ``None`` to wait for :meth:`wake`."""
         async with self._database.read() as connection:
             row = await ledger.newest_round(connection)
         if row is None or row.state in ("committed", "aborted"):
@@ -209,7 +209,7 @@ class Driver:
         # Read anew at each look: an upload may be recorded between a look and the notice that follows from it.
         async with self._database.read() as connection:
             outstanding = await ledger.outstanding(connection, row.round_id)
-            arrived = await ledger.arrived(connection, row.round_id)
+            arrived = await ledger.count_arrived(connection, row.round_id)
         awaited, quorum = self._rounds.awaited, arrived >= row.quorum
         asked = awaited.asked(outstanding, row.round_id)
         await self._rounds.board.post(Notice(protocol.header(self._training, row, self._keys), asked))
@@ -244,7 +244,7 @@ class Driver:
             try:
                 result = await self._result(row, receipts, eligible)
             except OSError:
-                raise  # the disk's trouble passes, and the uploads lie there still
+                raise  # another try may succeed, and the uploads are kept
             except Exception as error:  # noqa: BLE001 - an algorithm is a plug-in
                 await self._give_up(row, error, accepted=len(receipts))
             else:
@@ -316,9 +316,9 @@ class Driver:
     def _admission(self, row: Joining) -> Admission:
         return unpack(Admission, self._keys.files.user(row.user).open(row.admission_sealed, f"admission/{row.user}"))
 
-    def _store(self, result: Result) -> tuple[Bundle, ledger.Outcome]:
+    def _store(self, result: Result) -> tuple[Bundle, ledger.Commit]:
         bundle = self._models.current.with_theta(result.state.theta)
-        outcome = ledger.Outcome(
+        outcome = ledger.Commit(
             model_version=bundle.version,
             theta_blob=self._drafts.write_array(bundle.theta),
             algorithm_blob=self._drafts.write(self._keys.files.seal_state(pack(result.state.algorithm))),

@@ -118,7 +118,7 @@ class Gate:
         except TimeoutError:
             if not allowed.expired():
                 raise
-            await response(timed_out(self._bounds.handler_s))(scope, body.next, send)
+            await response(timeout(self._bounds.handler_s))(scope, body.next, send)
 
 
 class _Body:
@@ -179,7 +179,7 @@ def too_slow(bounds: Bounds) -> Problem:
     )
 
 
-def timed_out(limit_s: float) -> Problem:
+def timeout(limit_s: float) -> Problem:
     """The problem of a request that took too long inside the server."""
     return Problem(
         "timed-out",

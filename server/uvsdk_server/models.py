@@ -1,7 +1,7 @@
 """The versions of the model: the current one in memory, the last few as files to download.
 
 What is downloaded is signed by the deployment's key, the calibration with it, and holds nobody's embedding: a cohort
-never gets past :func:`served`.
+never gets past :meth:`uvsdk.bundle.Bundle.without_cohort`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Models:
             check(calibration)
         except BundleError as error:
             raise Problem("invalid-request", str(error)) from error
-        blob = await asyncio.to_thread(self._blobs.write, sealed_calibration(calibration, self._at_rest))
+        blob = await asyncio.to_thread(self._blobs.write, seal_calibration(calibration, self._at_rest))
         async with self._database.write() as connection:
             await connection.execute(
                 update(models)
@@ -150,33 +150,28 @@ class Models:
         if row.calibration_blob is not None and bundle.calibration is None:
             sealed = self._blobs.read(row.calibration_blob)
             source = row.calibration_source or ""
-            bundle = bundle.with_calibration(opened_calibration(sealed, self._at_rest, bundle, source=source))
-        served(bundle).sign(self._signing_key, issuer=self._deployment).save(path)
+            bundle = bundle.with_calibration(open_calibration(sealed, self._at_rest, bundle, source=source))
+        bundle.without_cohort().sign(self._signing_key, issuer=self._deployment).save(path)
 
 
-def served(bundle: Bundle) -> Bundle:
-    """``bundle`` as every device may have it: without the people's embeddings that a calibration may hold."""
-    return bundle.without_cohort()
-
-
-def sealed_base(bundle: Bundle, at_rest: AtRest) -> bytes:
+def seal_base(bundle: Bundle, at_rest: AtRest) -> bytes:
     """Graphs, preprocessing and detector as they are kept: whoever can write the folder or the database and does not
     have the key can exchange none of it, nor a calibration."""
     return at_rest.seal(bundle.with_calibration(None).to_bytes(), _BASE)
 
 
-def opened_base(data: bytes, at_rest: AtRest) -> Bundle:
-    """The inverse of :func:`sealed_base`. Raises :class:`StoreError` where it was sealed by nobody here."""
+def open_base(data: bytes, at_rest: AtRest) -> Bundle:
+    """The inverse of :func:`seal_base`. Raises :class:`StoreError` where it was sealed by nobody here."""
     return Bundle.from_bytes(at_rest.open(data, _BASE))
 
 
-def sealed_calibration(calibration: Calibration, at_rest: AtRest) -> bytes:
+def seal_calibration(calibration: Calibration, at_rest: AtRest) -> bytes:
     """A calibration as it is kept: bound to its model version."""
     return at_rest.seal(stored(calibration), f"{_CALIBRATION}{calibration.model_version}")
 
 
-def opened_calibration(data: bytes, at_rest: AtRest, bundle: Bundle, *, source: str) -> Calibration:
-    """The inverse of :func:`sealed_calibration`, for ``bundle``. Raises :class:`StoreError`, :class:`BundleError`."""
+def open_calibration(data: bytes, at_rest: AtRest, bundle: Bundle, *, source: str) -> Calibration:
+    """The inverse of :func:`seal_calibration`, for ``bundle``. Raises :class:`StoreError`, :class:`BundleError`."""
     kept = at_rest.open(data, f"{_CALIBRATION}{bundle.version}")
     conditions = modality.get(bundle.manifest.modality).conditions
     return restored(kept, model_version=bundle.version, source=source, conditions=conditions)
@@ -193,9 +188,9 @@ async def take_over(database: Database, blobs: Blobs, at_rest: AtRest) -> int:
         rows = await every(connection, Model, select(models).where(models.c.calibration_blob.is_not(None)))
     data = await asyncio.to_thread(blobs.read, base)
     sealed = _opens(data, at_rest, _BASE)
-    bundle = opened_base(data, at_rest) if sealed else Bundle.from_bytes(data)
+    bundle = open_base(data, at_rest) if sealed else Bundle.from_bytes(data)
     if not sealed:
-        blob = await asyncio.to_thread(blobs.write, sealed_base(bundle, at_rest))
+        blob = await asyncio.to_thread(blobs.write, seal_base(bundle, at_rest))
         async with database.write() as connection:
             await connection.execute(update(deployment).values(base_blob=blob))
             await ledger.order_blobs(connection, base)
@@ -209,7 +204,7 @@ async def take_over(database: Database, blobs: Blobs, at_rest: AtRest) -> int:
         source = row.calibration_source or ""
         calibration = restored(data, model_version=row.model_version, source=source, conditions=conditions)
         cohorts += calibration.cohort is not None
-        blob = await asyncio.to_thread(blobs.write, sealed_calibration(calibration.without_cohort(), at_rest))
+        blob = await asyncio.to_thread(blobs.write, seal_calibration(calibration.without_cohort(), at_rest))
         async with database.write() as connection:
             changed = update(models).where(models.c.model_version == row.model_version)
             await connection.execute(changed.values(calibration_blob=blob))

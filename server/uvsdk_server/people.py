@@ -203,7 +203,7 @@ class People:
     ) -> Sequence[DeviceRow]:
         """Rows of devices, sorted by id."""
         async with self._database.read() as connection:
-            return await roster.listed(connection, user=user, state=state, after=after, limit=limit)
+            return await roster.list_devices(connection, user=user, state=state, after=after, limit=limit)
 
     async def admit(self, admission: Admission, place: Place) -> None:
         """Keep an admission that the algorithm takes until the next round. Raises :class:`Problem` 401, 409."""

@@ -29,7 +29,7 @@ from uvsdk.privacy.sealing import OVERHEAD_BYTES, Digests, Envelope, RunningDige
 from uvsdk.records.codec import pack, unpack
 from uvsdk.rest.problems import Problem
 from uvsdk_server import envelopes, limits, observer, problems
-from uvsdk_server.aggregation import mapped_envelope
+from uvsdk_server.aggregation import map_envelope
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.people import Device
 from uvsdk_server.rounds import Rounds, check_collecting
@@ -214,7 +214,7 @@ class Uploads:
 
         A delta longer than the round announced is kept as it came: it is shortened where it is summed.
         """
-        with mapped_envelope(path, digests) as envelope:
+        with map_envelope(path, digests) as envelope:
             private_key = self._rounds.keys.hpke(row.server_key_id)
             if private_key is None:
                 raise Problem("round-closed", "the key of that round was destroyed after it closed")
@@ -320,7 +320,7 @@ def _occupied(uploads: int) -> Problem:
 
 def _identify(path: Path, digests: Digests, device: Device, expected: envelopes.Expected) -> str:
     """The nonce of an envelope that belongs here and is signed by ``device``."""
-    with mapped_envelope(path, digests) as envelope:
+    with map_envelope(path, digests) as envelope:
         envelopes.check(envelope, device, expected)
         return envelope.binding.nonce
 

@@ -347,7 +347,7 @@ def test_a_person_who_leaves_meanwhile_leaves_no_count(sqlite: str) -> None:
 
             assert not (await setting.gate.decide(USER, TOKEN, leave)).accepted
             async with setting.database.read() as connection:
-                listed = await counts.listed(connection, 10)
+                listed = await counts.list_counts(connection, 10)
             assert [subject for subject, _ in listed] == [Subject(TOKEN)]
 
     asyncio.run(check())

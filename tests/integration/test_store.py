@@ -100,7 +100,7 @@ def test_failures_that_were_counted_before_there_were_windows_fill_them(url: str
             await connection.commit()
         await database.close()
         async with migrated(url) as database, database.read() as connection:
-            found = dict(await counts.listed(connection, 10))
+            found = dict(await counts.list_counts(connection, 10))
         assert found == {
             counts.Subject(user="a" * 64): Attempts(7, 3, 1000.0, Recent(7.0, 7.0, 1000.0)),
             counts.Subject("0123456789ab"): Attempts(40, 0, 2000.0, Recent(40.0, 40.0, 2000.0)),
@@ -144,7 +144,7 @@ def test_what_an_older_version_wrote_of_tokens_and_devices(url: str) -> None:
             rows = (await connection.execute(select(schema.tokens).order_by(schema.tokens.c.token_id))).all()
             assert rows[0].expires == pytest.approx(time.time() + 90 * 86_400, abs=600)
             assert [row.expires for row in rows[1:]] == [7.0, None]
-            (device,) = await roster.listed(connection)
+            (device,) = await roster.list_devices(connection)
             assert (device.state, device.former_signing_key, device.last_number) == ("active", None, 0)
             (known,) = (await connection.execute(select(schema.users))).all()
             assert (known.vouched, known.anew) == (True, False)

@@ -75,7 +75,7 @@ class Quadratics:
         for _ in range(self.config.local_steps):
             slope = self.curvatures[client] * (x - self.centres[client])
             x = x - np.float32(self.config.learning_rate) * (slope if shift is None else slope + shift)
-        self.memories[client] = controls.joined(memory, shift, x - self.theta, work)
+        self.memories[client] = controls.join(memory, shift, x - self.theta, work)
         return x - self.theta
 
     def round(self, cohort: list[int] | None = None, *, dropped: bool = False) -> None:

@@ -185,10 +185,10 @@ def test_newcomers_and_leavers_shift_the_lists() -> None:
     members = lists.members.copy()
     members[0, :2], members[1, :2], members[2, :2] = [1, 2], [2, 0], [1, 0]
     lists = neighbours.Lists(members, np.array([4, 5, 6]))
-    more = neighbours.inserted(lists, 1)  # old 1 and 2 are now 2 and 3
+    more = neighbours.insert(lists, 1)  # old 1 and 2 are now 2 and 3
     np.testing.assert_array_equal(more.members[:, :2], [[2, 3], [-1, -1], [3, 0], [2, 0]])
     np.testing.assert_array_equal(more.searched, [4, -1, 5, 6])
-    less = neighbours.removed(lists, 1)
+    less = neighbours.remove(lists, 1)
     np.testing.assert_array_equal(less.members[:, :2], [[-1, 1], [-1, 0]])
     np.testing.assert_array_equal(less.searched, [4, 6])
 

@@ -29,7 +29,7 @@ def trunk(seed: int = 0) -> nn.Linear:
 
 def test_a_device_without_class_names_is_one_class() -> None:
     population = Tensors({"b": torch.full((2, 1), 2.0), "a": torch.full((1, 1), 1.0)})
-    features, labels, classes = central_softmax.pooled(population)
+    features, labels, classes = central_softmax.pool(population)
     assert features.ravel().tolist() == [1.0, 2.0, 2.0]
     assert labels.tolist() == [0, 1, 1]
     assert classes == ("a", "b")
@@ -41,7 +41,7 @@ def test_a_class_held_by_two_devices_is_one_row() -> None:
         classes={"a": np.array([1, 0]), "b": np.array([0, 0, 1])},
         class_names={"a": ("x", "y"), "b": ("y", "z")},
     )
-    _, labels, classes = central_softmax.pooled(population)
+    _, labels, classes = central_softmax.pool(population)
     assert classes == ("x", "y", "z")
     assert labels.tolist() == [1, 0, 1, 1, 2]
 
@@ -49,7 +49,7 @@ def test_a_class_held_by_two_devices_is_one_row() -> None:
 def test_a_class_without_a_sample_is_refused() -> None:
     population = Tensors({"a": torch.zeros(2, 1)}, classes={"a": np.array([0, 0])}, class_names={"a": ("x", "y")})
     with pytest.raises(SettingsError, match="1 of 2 classes have no sample"):
-        central_softmax.pooled(population)
+        central_softmax.pool(population)
 
 
 def test_the_first_loss_of_equal_logits_is_the_logarithm_of_the_classes() -> None:
@@ -69,7 +69,7 @@ def test_it_learns_classes_that_can_be_told_apart() -> None:
     assert outcome.losses[-1] < 0.05 < outcome.losses[0]
     assert not module.training
     assert np.linalg.norm(outcome.class_matrix, axis=1) == pytest.approx(np.ones(4), abs=1e-6)
-    features, labels, classes = central_softmax.pooled(corners())
+    features, labels, classes = central_softmax.pool(corners())
     assert classes == outcome.classes
     with torch.no_grad():
         nearest = (nn.functional.normalize(module(features), dim=1).numpy() @ outcome.class_matrix.T).argmax(axis=1)

@@ -195,10 +195,10 @@ def test_what_the_device_clips_the_server_leaves_alone() -> None:
     for norm in (0.5, 1.0, 1.0001, 7.0, 1e9):
         delta = rng.standard_normal(3_000_000).astype(np.float32)
         delta *= np.float32(norm / clipping.norm_of(delta))
-        sent = clipping.clipped(delta, 1.0)
+        sent = clipping.clip(delta, 1.0)
         assert clipping.scale_of(clipping.norm_of(sent), 1.0) == 1.0
         assert clipping.norm_of(sent) == pytest.approx(min(norm, 1.0), rel=1e-5)
-    assert clipping.clipped(np.zeros(3, np.float32), 1.0).tolist() == [0, 0, 0]
+    assert clipping.clip(np.zeros(3, np.float32), 1.0).tolist() == [0, 0, 0]
 
 
 def test_uniform_is_the_default_and_the_digest_covers_it() -> None:

@@ -176,9 +176,9 @@ def test_margins_leave_room_on_the_sphere() -> None:
     # sqrt(1 + 2.25) = 1.80278, one of cosine 0.5 from sqrt(1 + 2.25 - 1.5) = 1.32288.
     centres, margins = np.array([[1.5, 0.0]], np.float32), np.array([9.0], np.float32)
     for cosine, expected in ((0.0, 1.80278), (0.5, 1.32288), (-1.0, 2.5)):
-        assert client.clamped(centres, margins, Settings(cap_cosine=cosine)) == pytest.approx(expected, abs=1e-5)
-    assert client.clamped(centres, margins, PAPER) == pytest.approx(1.2)
-    assert client.clamped(centres, np.array([0.7], np.float32), Settings()) == pytest.approx(0.7)
+        assert client.clamp(centres, margins, Settings(cap_cosine=cosine)) == pytest.approx(expected, abs=1e-5)
+    assert client.clamp(centres, margins, PAPER) == pytest.approx(1.2)
+    assert client.clamp(centres, np.array([0.7], np.float32), Settings()) == pytest.approx(0.7)
 
 
 def test_a_trained_centre_starts_apart_from_what_all_share_and_is_kept() -> None:

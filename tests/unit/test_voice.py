@@ -13,7 +13,7 @@ from tests.builders import sound_file
 from uvsdk.errors import BundleError, LowQualityError, NoSpeechError, SampleTooLargeError
 from uvsdk.modality import Capture, Limits, get
 from uvsdk.modality.voice import mel, vad
-from uvsdk.modality.voice.frames import Framing, louder, scaled
+from uvsdk.modality.voice.frames import Framing, louder, scale
 
 VOICE = get("voice")
 POWER = {"sample_rate": 16000, "mels": 40, "window_s": 0.025, "hop_s": 0.01, "scale": "power", "mean": "none"}
@@ -116,8 +116,8 @@ def test_dilation_at_the_edges() -> None:
 def test_logarithm_and_mean() -> None:
     pcm = np.random.default_rng(0).normal(size=8000).astype(np.float32) * np.float32(0.1)
     power = mel.spectrogram(pcm, sample_rate=16_000, window=400, hop=160, mels=40)
-    assert np.array_equal(scaled(power, Framing.read(POWER)), power)
-    log = scaled(power, Framing.read(LOG))
+    assert np.array_equal(scale(power, Framing.read(POWER)), power)
+    log = scale(power, Framing.read(LOG))
     expected = np.log(power + 1e-6)
     assert log == pytest.approx(expected - expected.mean(axis=0), abs=1e-4)
     assert np.abs(log.mean(axis=0)).max() < 1e-4

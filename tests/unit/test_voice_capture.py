@@ -62,7 +62,7 @@ def test_opposed_channels_do_not_cancel() -> None:
 def test_unlike_channels_are_averaged_by_hand() -> None:
     # Correlation 0.25 / 0.5, above -0.5: a plain mean.
     stereo = np.array([[0.0, 0.5], [1.0, 1.0], [0.5, 0.0]], np.float32)
-    assert channels.mixed(stereo).tolist() == [0.25, 1.0, 0.25]
+    assert channels.mix(stereo).tolist() == [0.25, 1.0, 0.25]
 
 
 def test_eight_channels_of_which_seven_are_dead() -> None:
@@ -298,7 +298,7 @@ def test_what_is_no_sound_file() -> None:
     ):
         with pytest.raises(UndecodableSampleError):
             audio.decode(data, LIMITS)
-    assert containers.parts(b"ID3", 120.0) is None
+    assert containers.takes(b"ID3", 120.0) is None
 
 
 # The same again

@@ -110,7 +110,7 @@ def norm_of(delta: Float32) -> float:
     return math.sqrt(sum(squared_norm(delta[start : start + _BLOCK]) for start in range(0, len(delta), _BLOCK)))
 
 
-def clipped(delta: Float32, clip_norm: float) -> Float32:
+def clip(delta: Float32, clip_norm: float) -> Float32:
     """``delta``, shortened to ``clip_norm`` where it is longer, its direction kept."""
     norm = norm_of(delta)
     scale = scale_of(norm, clip_norm) if math.isfinite(norm) else 1.0

@@ -67,7 +67,7 @@ def split(job: Assignment) -> tuple[Memory, Float32 | None]:
     return memory, shift
 
 
-def joined(memory: Memory, shift: Float32 | None, delta: Float32, job: Assignment) -> Memory:
+def join(memory: Memory, shift: Float32 | None, delta: Float32, job: Assignment) -> Memory:
     """``memory`` with the new c_i, made of the delta of the round, and with the one that it replaces."""
     if shift is None:
         return memory

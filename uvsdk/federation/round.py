@@ -54,7 +54,7 @@ _Device = TypeVar("_Device")
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What a configuration names: the halves of its algorithm that need no torch, and their settings."""
+    """What a configuration names: the sides of its algorithm that need no torch, and their settings."""
 
     config: TrainingConfig
     server: AnyServerAlgorithm
@@ -146,8 +146,8 @@ def select(devices: Sequence[_Device], config: TrainingConfig, *, seed: int) -> 
 
 def invite(method: Method, state: Any, user: str) -> bytes | None:
     """What the device of ``user`` may choose from, packed; ``None`` where it chooses nothing."""
-    half = method.request
-    return None if half is None else codec.pack(half.invite(state, user, method.settings))
+    chooser = method.request
+    return None if chooser is None else codec.pack(chooser.invite(state, user, method.settings))
 
 
 def choose(
@@ -159,9 +159,9 @@ def choose(
         WireError: it is no invitation of this algorithm.
         UpdateRejectedError: an invitation that a device must not accept.
     """
-    half = method.request
-    assert half is not None  # there is an invitation
-    request, memory = half.choose(codec.unpack(half.invitation, invitation), memory, method.settings, rng, secret)
+    chooser = method.request
+    assert chooser is not None  # there is an invitation
+    request, memory = chooser.choose(codec.unpack(chooser.invitation, invitation), memory, method.settings, rng, secret)
     return codec.pack(request), memory
 
 
@@ -179,8 +179,8 @@ def assign(method: Method, state: Any, user: str, *, request: bytes | None, seed
         WireError: the request is none of this algorithm's.
         UpdateRejectedError: the algorithm refuses it.
     """
-    half = method.request
-    asked = None if half is None or request is None else codec.unpack(half.request, request)
+    chooser = method.request
+    asked = None if chooser is None or request is None else codec.unpack(chooser.request, request)
     stream = server_stream(seed, TASK, user)
     return codec.pack(method.server.task(state, user, asked, method.settings, stream))
 

@@ -85,11 +85,11 @@ class Picture:
 
 
 def decode(sample: Sample, limits: Limits) -> Image.Image:
-    """The picture of :func:`decoded`, perhaps reduced."""
-    return decoded(sample, limits).upright
+    """The picture of :func:`open_picture`, perhaps reduced."""
+    return open_picture(sample, limits).upright
 
 
-def decoded(sample: Sample, limits: Limits) -> Picture:
+def open_picture(sample: Sample, limits: Limits) -> Picture:
     """The picture as an upright RGB image; what is transparent becomes white.
 
     Args:

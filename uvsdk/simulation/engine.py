@@ -33,7 +33,7 @@ from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON, Contrib
 from uvsdk.records import codec
 from uvsdk.simulation import checkpoint, large, stacked
 from uvsdk.simulation.checkpoint import Checkpoint, Remembered
-from uvsdk.simulation.parts import Chunk, InseparableError, Part, Sent
+from uvsdk.simulation.jobs import Chunk, DeviceJob, InseparableError, Sent
 from uvsdk.simulation.population import Identity, Population
 from uvsdk.simulation.records import Engine, RoundRecord
 from uvsdk.simulation.seeds import SeededSecret
@@ -272,9 +272,9 @@ class Simulation:
         weights = dict(zip(users, aggregation.sample_weights(counts, self.config).tolist(), strict=True))
         size = self.engine.chunk_clients or self._fitting_chunk()
         groups = [users[first : first + size] for first in range(0, len(users), size)]
-        handed = (self._parts(group, weights, round_id, seed) for group in groups)
+        handed = (self._jobs(group, weights, round_id, seed) for group in groups)
         total, sent = np.zeros_like(self.theta), list[Sent]()
-        for trained in self._workers.train(self._batching, (parts for parts in handed if parts)):
+        for trained in self._workers.train(self._batching, (jobs for jobs in handed if jobs)):
             chunk = self._accepted(trained, weights, round_id, seed)
             total += chunk.total
             sent.extend(chunk.sent)
@@ -289,21 +289,21 @@ class Simulation:
             left = [item.user for item, good in zip(chunk.sent, accepted, strict=True) if good]
             if not left:
                 return Chunk(np.zeros_like(chunk.total), (), ())
-            again = self._parts(left, weights, round_id, seed)
+            again = self._jobs(left, weights, round_id, seed)
             chunk = next(iter(self._workers.train(self._batching, [again])))
         return chunk
 
-    def _parts(self, users: Sequence[str], weights: dict[str, float], round_id: int, seed: int) -> list[Part]:
-        """Parts of ``users``, but for those who refuse their invitation, or to whom the server refuses a task."""
-        parts = []
+    def _jobs(self, users: Sequence[str], weights: dict[str, float], round_id: int, seed: int) -> list[DeviceJob]:
+        """Jobs of ``users``, but for those who refuse their invitation, or to whom the server refuses a task."""
+        jobs = []
         for user in users:
             try:
-                parts.append(self._part(user, weights[user], round_id, seed))
+                jobs.append(self._job(user, weights[user], round_id, seed))
             except (UpdateRejectedError, WireError):
                 continue
-        return parts
+        return jobs
 
-    def _part(self, user: str, weight: float, round_id: int, seed: int) -> Part:
+    def _job(self, user: str, weight: float, round_id: int, seed: int) -> DeviceJob:
         """Hand one device its task; where its algorithm lets it choose, it is asked first."""
         rng = streams.device_stream(self.seed, user, round_id)
         secret = SeededSecret(self.seed, user, round_id)
@@ -315,7 +315,9 @@ class Simulation:
         task = assign(self.method, self.state, user, request=request, seed=seed)
         control = self.optimiser.control if self.config.control_variates else None
         samples = self.population.samples(user)
-        return Part(user, self.config, self.theta, task, memory, control, samples, rng, secret, weight, self._clip_norm)
+        return DeviceJob(
+            user, self.config, self.theta, task, memory, control, samples, rng, secret, weight, self._clip_norm
+        )
 
     @property
     def _clip_norm(self) -> float:
@@ -329,7 +331,7 @@ class Simulation:
         return True
 
     def _commit(self, sent: Sequence[Sent], total: Float32, seed: int) -> None:
-        """The server's part; then devices keep their memories."""
+        """The server's step; then devices keep their memories."""
         payloads = [codec.unpack(self.method.server.payload, item.payload) for item in sent]
         result = commit(
             self.method,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from uvsdk.federation.strategy import AnyClientAlgorithm
-from uvsdk.simulation.parts import Member
+from uvsdk.simulation.jobs import Member
 
 Losses = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
 """(embeddings (K, B, d), classes (K, B), fields (K, ...)) -> losses (K,)."""
@@ -40,7 +40,7 @@ class Group:
 
     def weights(self) -> Tensor:
         """p_i, float32 (K,)."""
-        return torch.tensor([member.part.weight for member in self.members], dtype=torch.float32)
+        return torch.tensor([member.job.weight for member in self.members], dtype=torch.float32)
 
     def hand_back(self) -> None:
         """Put each member's own rows of the trained fields into its local."""
@@ -49,8 +49,8 @@ class Group:
             member.local = dataclasses.replace(member.local, **rows)
 
 
-def grouped(
-    members: Sequence[Member], drawn: Sequence[tuple[Tensor, Tensor]], half: AnyClientAlgorithm, settings: object
+def groups_of(
+    members: Sequence[Member], drawn: Sequence[tuple[Tensor, Tensor]], algorithm: AnyClientAlgorithm, settings: object
 ) -> list[Group]:
     """``members`` with the views that they drew, in as few groups as their shapes allow."""
     places: dict[object, list[int]] = {}
@@ -67,7 +67,7 @@ def grouped(
                 torch.stack([drawn[place][0] for place in order]),
                 torch.stack([drawn[place][1] for place in order]),
                 {name: torch.stack([item[name].detach() for item in fields]) for name in fields[0]},
-                trained_fields(chosen[0].local, half, settings),
+                trained_fields(chosen[0].local, algorithm, settings),
             )
         )
     return groups
@@ -79,9 +79,9 @@ def tensors_of(local: Any) -> dict[str, Tensor]:
     return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
-def trained_fields(local: Any, half: AnyClientAlgorithm, settings: object) -> tuple[str, ...]:
-    """Names of the fields that hold what ``half.parameters`` gives. Raises ``TypeError`` for a tensor that is none."""
-    own = half.parameters(local, settings)
+def trained_fields(local: Any, algorithm: AnyClientAlgorithm, settings: object) -> tuple[str, ...]:
+    """Names of the fields that ``algorithm.parameters`` gives. Raises ``TypeError`` for a tensor that is none."""
+    own = algorithm.parameters(local, settings)
     names = tuple(name for name, value in tensors_of(local).items() if any(value is item for item in own))
     if len(names) != len(own):
         raise TypeError(
@@ -90,24 +90,24 @@ def trained_fields(local: Any, half: AnyClientAlgorithm, settings: object) -> tu
     return names
 
 
-def losses_of(half: AnyClientAlgorithm, local: Any, settings: object) -> Losses:
-    """``half.loss`` of stacked devices; ``local`` gives what is no tensor, and is the same for all of them."""
+def losses_of(algorithm: AnyClientAlgorithm, local: Any, settings: object) -> Losses:
+    """``algorithm.loss`` of stacked devices; ``local`` gives what is no tensor, and is the same for all of them."""
 
     def loss(embeddings: Tensor, places: Tensor, fields: dict[str, Tensor]) -> Tensor:
-        return half.loss(embeddings, places, dataclasses.replace(local, **fields), settings)
+        return algorithm.loss(embeddings, places, dataclasses.replace(local, **fields), settings)
 
     vectorised: Losses = torch.func.vmap(loss, randomness="different")
     return vectorised
 
 
 @torch.no_grad()
-def constrain(group: Group, half: AnyClientAlgorithm, settings: object) -> None:
-    """``half.constrain`` of all members: the trained fields of ``group`` are replaced."""
+def constrain(group: Group, algorithm: AnyClientAlgorithm, settings: object) -> None:
+    """``algorithm.constrain`` of all members: the trained fields of ``group`` are replaced."""
     local = group.members[0].local
 
     def one(trained: dict[str, Tensor], fixed: dict[str, Tensor]) -> dict[str, Tensor]:
         moved = dataclasses.replace(local, **trained, **fixed)
-        half.constrain(moved, settings)
+        algorithm.constrain(moved, settings)
         return {name: getattr(moved, name) for name in trained}
 
     if group.trained:

@@ -19,8 +19,8 @@ from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import UpdateRejectedError, WireError
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.federation.strategy import AnyClientAlgorithm
-from uvsdk.simulation.groups import Group, constrain, grouped, losses_of
-from uvsdk.simulation.parts import Chunk, InseparableError, Part, all_begun, finish, halves
+from uvsdk.simulation.groups import Group, constrain, groups_of, losses_of
+from uvsdk.simulation.jobs import Chunk, DeviceJob, InseparableError, algorithm_of, begin_all, finish
 from uvsdk.training import backbones
 from uvsdk.training.loop import to_training, unit
 
@@ -38,41 +38,41 @@ def obstacle(config: TrainingConfig) -> str:
     return ""
 
 
-def train(module: nn.Module, parts: Sequence[Part]) -> Chunk:
-    """Train all of ``parts`` at once.
+def train(module: nn.Module, jobs: Sequence[DeviceJob]) -> Chunk:
+    """Train all of ``jobs`` at once.
 
     Raises:
-        InseparableError: the algorithm embeds with the trained trunk when it finishes, or a device fails whose part
+        InseparableError: the algorithm embeds with the trained trunk when it finishes, or a device fails whose share
             of the sum cannot be taken out again; the caller trains them in another way.
     """
-    half, settings = halves(parts[0].config)
-    backbones.unflatten(module, parts[0].theta)
+    algorithm, settings = algorithm_of(jobs[0].config)
+    backbones.unflatten(module, jobs[0].theta)
     module.eval()
-    members, failed = all_begun(parts, half, settings, module)
+    members, failed = begin_all(jobs, algorithm, settings, module)
     drawn = [member.views() for member in members]
-    total, losses = np.zeros_like(parts[0].theta), np.empty(0)
+    total, losses = np.zeros_like(jobs[0].theta), np.empty(0)
     while members:
-        groups = grouped(members, drawn, half, settings)
-        losses = _backward(module, groups, half, settings)
+        groups = groups_of(members, drawn, algorithm, settings)
+        losses = _backward(module, groups, algorithm, settings)
         finite = np.isfinite(losses)
         if finite.all():
-            total = _delta(module, parts[0].config)
-            _move_own(groups, half, settings)
+            total = _delta(module, jobs[0].config)
+            _move_own(groups, algorithm, settings)
             break
-        failed += [member.part.user for member, good in zip(members, finite, strict=True) if not good]
+        failed += [member.job.user for member, good in zip(members, finite, strict=True) if not good]
         members = [member for member, good in zip(members, finite, strict=True) if good]
         drawn = [views for views, good in zip(drawn, finite, strict=True) if good]
     module.eval()
     sent = []
     for member, loss in zip(members, losses.tolist(), strict=True):
         try:
-            sent.append(finish(member, half, settings, _no_trunk, loss))
+            sent.append(finish(member, algorithm, settings, _no_trunk, loss))
         except (UpdateRejectedError, WireError) as error:
             raise InseparableError("a device could not finish, and its gradient is in the sum already") from error
     return Chunk(total, tuple(sent), tuple(failed))
 
 
-def _backward(module: nn.Module, groups: Sequence[Group], half: AnyClientAlgorithm, settings: object) -> Float64:
+def _backward(module: nn.Module, groups: Sequence[Group], algorithm: AnyClientAlgorithm, settings: object) -> Float64:
     """Losses by device, float64 (K,), and, where all are finite, the gradients of their weighted sum."""
     for value in module.parameters():
         value.requires_grad_()
@@ -85,7 +85,7 @@ def _backward(module: nn.Module, groups: Sequence[Group], half: AnyClientAlgorit
             group.fields[name].requires_grad_()
         count, size = group.views.shape[:2]
         embeddings = unit(module(group.views.flatten(0, 1))).view(count, size, -1)
-        found = losses_of(half, group.members[0].local, settings)(embeddings, group.places, group.fields)
+        found = losses_of(algorithm, group.members[0].local, settings)(embeddings, group.places, group.fields)
         losses[list(group.order)] = found.detach().numpy()
         objective = objective + (found * group.weights()).sum()
     if np.isfinite(losses).all():
@@ -96,18 +96,18 @@ def _backward(module: nn.Module, groups: Sequence[Group], half: AnyClientAlgorit
 @torch.no_grad()
 def _delta(module: nn.Module, config: TrainingConfig) -> Float32:
     """-eta x gradient, float32 (P,)."""
-    parts = [(torch.zeros_like(value) if value.grad is None else value.grad).ravel() for value in module.parameters()]
-    delta: Float32 = torch.cat(parts).mul_(-config.learning_rate).numpy()
+    flat = [(torch.zeros_like(value) if value.grad is None else value.grad).ravel() for value in module.parameters()]
+    delta: Float32 = torch.cat(flat).mul_(-config.learning_rate).numpy()
     if not np.isfinite(delta).all():
-        raise InseparableError("the gradient of a large batch is not finite, and whose part is not cannot be seen")
+        raise InseparableError("the gradient of a large batch is not finite, and whose share is not cannot be seen")
     return delta
 
 
 @torch.no_grad()
-def _move_own(groups: Sequence[Group], half: AnyClientAlgorithm, settings: object) -> None:
+def _move_own(groups: Sequence[Group], algorithm: AnyClientAlgorithm, settings: object) -> None:
     """One step of each device's own tensors, which then lie in its ``local``."""
     for group in groups:
-        rate = group.members[0].part.config.learning_rate * half.rate(settings)
+        rate = group.members[0].job.config.learning_rate * algorithm.rate(settings)
         for name in group.trained:
             value = group.fields[name].detach()
             gradient = group.fields[name].grad
@@ -115,7 +115,7 @@ def _move_own(groups: Sequence[Group], half: AnyClientAlgorithm, settings: objec
                 shape = (-1, *([1] * (value.ndim - 1)))
                 value = value - rate * (gradient / group.weights().view(shape))
             group.fields[name] = value
-        constrain(group, half, settings)
+        constrain(group, algorithm, settings)
         group.hand_back()
 
 

@@ -9,22 +9,22 @@ from torch import nn
 
 from uvsdk.errors import UpdateRejectedError, WireError
 from uvsdk.federation import clipping
-from uvsdk.simulation.parts import Chunk, Part, Sent, halves
+from uvsdk.simulation.jobs import Chunk, DeviceJob, Sent, algorithm_of
 from uvsdk.training.loop import train_once
 
 
-def train(module: nn.Module, parts: Sequence[Part]) -> Chunk:
-    """Train each of ``parts`` by itself; the sum is made in their order, as the server makes it."""
-    half, settings = halves(parts[0].config)
-    total = np.zeros_like(parts[0].theta)
+def train(module: nn.Module, jobs: Sequence[DeviceJob]) -> Chunk:
+    """Train each of ``jobs`` by itself; the sum is made in their order, as the server makes it."""
+    algorithm, settings = algorithm_of(jobs[0].config)
+    total = np.zeros_like(jobs[0].theta)
     sent, failed = [], []
-    for part in parts:
+    for job in jobs:
         try:
-            result = train_once(module, half, settings, part.samples, part, part.rng, part.secret)
+            result = train_once(module, algorithm, settings, job.samples, job, job.rng, job.secret)
         except (UpdateRejectedError, WireError):
-            failed.append(part.user)
+            failed.append(job.user)
             continue
-        total += np.float32(part.weight) * result.delta
+        total += np.float32(job.weight) * result.delta
         norm = clipping.norm_of(result.delta)
-        sent.append(Sent(part.user, result.samples, part.weight, norm, result.payload, result.memory, result.loss))
+        sent.append(Sent(job.user, result.samples, job.weight, norm, result.payload, result.memory, result.loss))
     return Chunk(total, tuple(sent), tuple(failed))

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from uvsdk.errors import SettingsError, TrainingUnavailableError
-from uvsdk.simulation.parts import Chunk, Part
+from uvsdk.simulation.jobs import Chunk, DeviceJob
 from uvsdk.simulation.population import Population, TensorSamples
 from uvsdk.simulation.workers import InProcess
 from uvsdk.training import backbones
@@ -63,11 +63,11 @@ class RayWorkers:
         remote = self._ray.remote(num_cpus=1)(_Worker)
         self._actors = [remote.remote(module, devices, threads) for _ in range(workers)]
 
-    def train(self, batching: str, jobs: Iterable[Sequence[Part]], /) -> Iterator[Chunk]:
+    def train(self, batching: str, chunks: Iterable[Sequence[DeviceJob]], /) -> Iterator[Chunk]:
         """See :class:`uvsdk.simulation.workers.Workers`; each worker has at most two chunks before it."""
         waiting: deque[Any] = deque()
-        for number, job in enumerate(jobs):
-            sent = [dataclasses.replace(part, samples=_UNSENT) for part in job]
+        for number, jobs in enumerate(chunks):
+            sent = [dataclasses.replace(job, samples=_UNSENT) for job in jobs]
             waiting.append(self._actors[number % len(self._actors)].train.remote(batching, sent))
             if len(waiting) == _AHEAD * len(self._actors):
                 yield self._ray.get(waiting.popleft())
@@ -116,9 +116,9 @@ class _Worker:
         self._population = population
         self._workers = InProcess(_built(trunk), threads)
 
-    def train(self, batching: str, parts: Sequence[Part]) -> Chunk:
+    def train(self, batching: str, jobs: Sequence[DeviceJob]) -> Chunk:
         """One chunk, with the samples that this process holds."""
-        whole = [dataclasses.replace(part, samples=self._population.samples(part.user)) for part in parts]
+        whole = [dataclasses.replace(job, samples=self._population.samples(job.user)) for job in jobs]
         return next(iter(self._workers.train(batching, [whole])))
 
 

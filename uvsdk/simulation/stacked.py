@@ -17,11 +17,10 @@ from uvsdk.errors import UpdateRejectedError, WireError
 from uvsdk.federation import clipping, controls
 from uvsdk.federation.strategy import AnyClientAlgorithm
 from uvsdk.simulation.allocation import keep_freed_memory
-from uvsdk.simulation.groups import Group, constrain, grouped
-from uvsdk.simulation.parts import Chunk, Member, Part, Sent, all_begun, finish, halves
+from uvsdk.simulation.groups import Group, constrain, groups_of
+from uvsdk.simulation.jobs import Chunk, DeviceJob, Member, Sent, algorithm_of, begin_all, finish
 from uvsdk.training import backbones
-from uvsdk.training.loop import parts as cut
-from uvsdk.training.loop import proximal_term, to_training, unit
+from uvsdk.training.loop import cut, proximal_term, to_training, unit
 
 Stack = dict[str, Tensor]
 """Parameter name -> (K, *shape)."""
@@ -36,25 +35,25 @@ def gains(module: nn.Module) -> bool:
     return not any(isinstance(layer, nn.RNNBase) for layer in module.modules())
 
 
-def train(module: nn.Module, parts: Sequence[Part]) -> Chunk:
-    """Train all of ``parts`` side by side, those with tensors of equal shapes together."""
+def train(module: nn.Module, jobs: Sequence[DeviceJob]) -> Chunk:
+    """Train all of ``jobs`` side by side, those with tensors of equal shapes together."""
     keep_freed_memory()
-    half, settings = halves(parts[0].config)
-    backbones.unflatten(module, parts[0].theta)
+    algorithm, settings = algorithm_of(jobs[0].config)
+    backbones.unflatten(module, jobs[0].theta)
     module.eval()
-    members, failed = all_begun(parts, half, settings, module)
-    groups = grouped(members, [member.views() for member in members], half, settings)
-    total = torch.zeros(len(parts[0].theta))
+    members, failed = begin_all(jobs, algorithm, settings, module)
+    groups = groups_of(members, [member.views() for member in members], algorithm, settings)
+    total = torch.zeros(len(jobs[0].theta))
     found: dict[int, Sent] = {}
     for group in groups:
-        stack, losses = _local_steps(module, group, half, settings)
+        stack, losses = _local_steps(module, group, algorithm, settings)
         group.hand_back()
         finite = torch.isfinite(losses) & torch.stack([_are_finite(rows) for rows in stack.values()]).all(0)
         for place in finite.nonzero().ravel().tolist():
-            sent = _finished(module, stack, group.members[place], place, float(losses[place]), half, settings)
+            sent = _finished(module, stack, group.members[place], place, float(losses[place]), algorithm, settings)
             if sent is not None:
                 found[group.order[place]] = sent
-        norms = _clip_deltas(module, stack, group.members[0].part.clip_norm)
+        norms = _clip_deltas(module, stack, group.members[0].job.clip_norm)
         _add(total, module, stack, group, torch.tensor([place in found for place in group.order]))
         for place, member in enumerate(group.members):
             if (number := group.order[place]) not in found:
@@ -62,21 +61,21 @@ def train(module: nn.Module, parts: Sequence[Part]) -> Chunk:
             sent = dataclasses.replace(found[number], norm=norms[place])
             if member.variate is not None:
                 delta: Float32 = torch.cat([rows[place].ravel() for rows in stack.values()]).numpy()
-                sent = dataclasses.replace(
-                    sent, memory=controls.joined(sent.memory, member.variate, delta, member.part)
-                )
+                sent = dataclasses.replace(sent, memory=controls.join(sent.memory, member.variate, delta, member.job))
             found[number] = sent
     module.eval()
-    failed += [member.part.user for place, member in enumerate(members) if place not in found]
+    failed += [member.job.user for place, member in enumerate(members) if place not in found]
     return Chunk(total.numpy(), tuple(found[place] for place in sorted(found)), tuple(failed))
 
 
-def _local_steps(module: nn.Module, group: Group, half: AnyClientAlgorithm, settings: object) -> tuple[Stack, Tensor]:
+def _local_steps(
+    module: nn.Module, group: Group, algorithm: AnyClientAlgorithm, settings: object
+) -> tuple[Stack, Tensor]:
     """E steps of SGD of all members: their trunks, and the losses of the last step, (K,); the group's fields move.
 
     A loss that was no number once stays so: that device sends nothing.
     """
-    config = group.members[0].part.config
+    config = group.members[0].job.config
     stack: Stack = {name: value.detach() for name, value in module.named_parameters()}
     shifts = _shifts(module, group)
     torch.manual_seed(group.members[0].seed)
@@ -89,7 +88,7 @@ def _local_steps(module: nn.Module, group: Group, half: AnyClientAlgorithm, sett
             group.places = torch.stack([places for _, places in drawn])
         own = {name: group.fields[name] for name in group.trained}
         fixed = {name: value for name, value in group.fields.items() if name not in own}
-        gradients = _gradients(module, group, half, settings, shared=step == 0)
+        gradients = _gradients(module, group, algorithm, settings, shared=step == 0)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop")  # what gains() says
             (of_trunk, of_own), (_, now) = gradients(stack, own, fixed, group.views, group.places)
@@ -103,21 +102,21 @@ def _local_steps(module: nn.Module, group: Group, half: AnyClientAlgorithm, sett
             moved = None if step == 0 else stack[name]
             stack[name] = torch.add(stack[name], gradient, alpha=-config.learning_rate, out=moved)
         for name, gradient in of_own.items():
-            group.fields[name] = own[name] - config.learning_rate * half.rate(settings) * gradient
-        constrain(group, half, settings)
+            group.fields[name] = own[name] - config.learning_rate * algorithm.rate(settings) * gradient
+        constrain(group, algorithm, settings)
     return stack, losses
 
 
 def _gradients(
-    module: nn.Module, group: Group, half: AnyClientAlgorithm, settings: object, *, shared: bool
+    module: nn.Module, group: Group, algorithm: AnyClientAlgorithm, settings: object, *, shared: bool
 ) -> Gradients:
     """The gradient of all members at once; ``shared``: their trunks are one still, not stacked."""
-    config, local = group.members[0].part.config, group.members[0].local
+    config, local = group.members[0].job.config, group.members[0].local
     anchors = [value.detach().clone() for value in module.parameters()]
 
     def objective(trunk: Stack, own: Stack, fixed: Stack, views: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         embeddings = unit(torch.func.functional_call(module, trunk, (views,)))
-        loss = half.loss(embeddings, places, dataclasses.replace(local, **own, **fixed), settings)
+        loss = algorithm.loss(embeddings, places, dataclasses.replace(local, **own, **fixed), settings)
         if config.proximal:
             return loss + proximal_term(list(trunk.values()), anchors, config.proximal), loss
         return loss, loss
@@ -182,7 +181,13 @@ def _are_finite(values: Tensor) -> Tensor:
 
 
 def _finished(
-    module: nn.Module, stack: Stack, member: Member, place: int, loss: float, half: AnyClientAlgorithm, settings: object
+    module: nn.Module,
+    stack: Stack,
+    member: Member,
+    place: int,
+    loss: float,
+    algorithm: AnyClientAlgorithm,
+    settings: object,
 ) -> Sent | None:
     """What one member sends; ``None`` where it cannot finish."""
 
@@ -193,6 +198,6 @@ def _finished(
         return embeddings
 
     try:
-        return finish(member, half, settings, forward, loss)
+        return finish(member, algorithm, settings, forward, loss)
     except (UpdateRejectedError, WireError):
         return None

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from uvsdk.simulation import large, loop, stacked
-from uvsdk.simulation.parts import Chunk, Part
+from uvsdk.simulation.jobs import Chunk, DeviceJob
 
 METHODS = {"large": large.train, "stacked": stacked.train, "loop": loop.train}
 
@@ -17,8 +17,8 @@ METHODS = {"large": large.train, "stacked": stacked.train, "loop": loop.train}
 class Workers(Protocol):
     """Trains chunks of devices."""
 
-    def train(self, batching: str, jobs: Iterable[Sequence[Part]], /) -> Iterator[Chunk]:
-        """The outcome of each of ``jobs``, in their order.
+    def train(self, batching: str, chunks: Iterable[Sequence[DeviceJob]], /) -> Iterator[Chunk]:
+        """The outcome of each of ``chunks``, in their order.
 
         Raises:
             InseparableError: ``batching`` is ``large`` and cannot serve.
@@ -33,10 +33,10 @@ class InProcess:
         self._module = module
         self._threads = threads
 
-    def train(self, batching: str, jobs: Iterable[Sequence[Part]], /) -> Iterator[Chunk]:
+    def train(self, batching: str, chunks: Iterable[Sequence[DeviceJob]], /) -> Iterator[Chunk]:
         """See :class:`Workers`."""
-        for job in jobs:
+        for jobs in chunks:
             torch.set_num_threads(self._threads)
             with torch.random.fork_rng(devices=[]):
-                chunk = METHODS[batching](self._module, job)
+                chunk = METHODS[batching](self._module, jobs)
             yield chunk

@@ -174,14 +174,14 @@ class LocalTrainer:
                 f"of the model {manifest.train!r} is trained, the approved configuration trains {config.train!r}; "
                 f"export the model with --train {config.train}"
             )
-        half = algorithms.client(config.algorithm)
+        algorithm = algorithms.client(config.algorithm)
         settings = algorithms.settings(config.algorithm, config.algorithm_settings)
         backbone = self._prepared(manifest)
         module: nn.Module = backbone.rest if isinstance(backbone, Partial) else backbone
         samples: Samples = PreparedSamples(job.features, manifest, job.classes)
         if job.frozen is not None:
             samples = FrozenSamples(job.frozen, job.classes)
-        return train_once(module, half, settings, samples, job, rng, self._secret)
+        return train_once(module, algorithm, settings, samples, job, rng, self._secret)
 
     def _prepared(self, manifest: Manifest) -> Backbone:
         kind = (manifest.backbone, manifest.train)
@@ -211,7 +211,7 @@ def _build(name: str, part: str) -> Backbone:
 
 def train_once(
     module: nn.Module,
-    half: AnyClientAlgorithm,
+    algorithm: AnyClientAlgorithm,
     settings: object,
     samples: Samples,
     job: Assignment,
@@ -226,7 +226,7 @@ def train_once(
         UpdateRejectedError: the loss or the parameters stopped being numbers, or theta does not fit the module.
         WireError: the task is not this algorithm's.
     """
-    task = codec.unpack(half.task, job.task)
+    task = codec.unpack(algorithm.task, job.task)
     backbones.unflatten(module, job.theta)
 
     def embed(indices: Sequence[int] | None = None) -> Tensor:
@@ -236,11 +236,11 @@ def train_once(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(rng))
         memory, variate = controls.split(job)
-        local = half.begin(task, memory, embed, settings, rng, secret)
-        last = _local_steps(module, half, local, settings, samples, job.config, rng, variate)
-        payload, memory = half.finish(local, embed, settings, rng, secret)
-    delta = clipping.clipped(backbones.flatten(module) - job.theta, job.clip_norm)
-    memory = controls.joined(memory, variate, delta, job)
+        local = algorithm.begin(task, memory, embed, settings, rng, secret)
+        last = _local_steps(module, algorithm, local, settings, samples, job.config, rng, variate)
+        payload, memory = algorithm.finish(local, embed, settings, rng, secret)
+    delta = clipping.clip(backbones.flatten(module) - job.theta, job.clip_norm)
+    memory = controls.join(memory, variate, delta, job)
     if not bool(np.isfinite(delta).all()):
         raise UpdateRejectedError("the trained parameters are not finite; lower the learning rate")
     return TrainingResult(delta, len(samples), codec.pack(payload), memory, last)
@@ -253,7 +253,7 @@ def torch_seed(rng: np.random.Generator) -> int:
 
 def _local_steps(
     module: nn.Module,
-    half: AnyClientAlgorithm,
+    algorithm: AnyClientAlgorithm,
     local: object,
     settings: object,
     samples: Samples,
@@ -264,12 +264,12 @@ def _local_steps(
     """E steps of SGD on trunk and local tensors, with FedProx's pull and SCAFFOLD's shift; the last step's loss."""
     trunk = list(module.parameters())
     anchors = [value.detach().clone() for value in trunk] if config.proximal else []
-    own = list(half.parameters(local, settings))
+    own = list(algorithm.parameters(local, settings))
     for value in own:
         value.requires_grad_()
     for value in (*trunk, *own):
         value.grad = None
-    shifts = [] if variate is None else parts(variate, trunk)
+    shifts = [] if variate is None else cut(variate, trunk)
     classes = class_places(samples)
     drawn = batches(len(samples), config.batch_size, rng)
     to_training(module)
@@ -277,7 +277,7 @@ def _local_steps(
     for _ in range(config.local_steps):
         batch = next(drawn)
         views = samples.views(batch, rng)
-        objective: Tensor = half.loss(unit(module(views)), classes[batch], local, settings)
+        objective: Tensor = algorithm.loss(unit(module(views)), classes[batch], local, settings)
         last = float(objective.detach())
         if not math.isfinite(last):
             raise UpdateRejectedError(f"the training loss became {last}; lower the learning rate")
@@ -288,8 +288,8 @@ def _local_steps(
             _clip(trunk, config.gradient_clip)
         _shift(trunk, shifts)
         _descend(trunk, config.learning_rate)
-        _descend(own, config.learning_rate * half.rate(settings))
-        half.constrain(local, settings)
+        _descend(own, config.learning_rate * algorithm.rate(settings))
+        algorithm.constrain(local, settings)
     module.eval()
     return last
 
@@ -310,10 +310,10 @@ def _clip(trunk: Sequence[Tensor], longest: float) -> None:
             gradient.mul_(longest / norm)
 
 
-def parts(vector: Float32, trunk: Sequence[Tensor]) -> list[Tensor]:
+def cut(vector: Float32, trunk: Sequence[Tensor]) -> list[Tensor]:
     """``vector``, float32 (P,), cut into tensors of the trunk's shapes."""
-    cut = torch.split(torch.from_numpy(vector), [value.numel() for value in trunk])
-    return [part.view_as(value) for part, value in zip(cut, trunk, strict=True)]
+    pieces = torch.split(torch.from_numpy(vector), [value.numel() for value in trunk])
+    return [piece.view_as(value) for piece, value in zip(pieces, trunk, strict=True)]
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from uvsdk.errors import SampleError
 from uvsdk.evaluation.observations import ORIGINAL, Observations
 from uvsdk.modality import Capture
 from uvsdk.modality.voice import MODALITY
-from uvsdk.modality.voice.degradation import Recording, mixed, worse_recording, worsen
+from uvsdk.modality.voice.degradation import Recording, mix, worse_recording, worsen
 from uvsdk.modality.voice.frames import CapturedVoice
 from uvsdk.scoring.conditions import conditions_of
 
@@ -77,7 +77,7 @@ def embedded(root: Path, bundle: Bundle, seed: int) -> Embedded:
         for name, recording in CUTS.items():
             made[measured_name(name)] = worse_recording(voice.recorded, voice.rate, recording, rng=rng)
         made[measured_name(BROWN)] = (
-            mixed(voice.recorded, np.cumsum(rng.standard_normal(len(voice.recorded))), 10.0),
+            mix(voice.recorded, np.cumsum(rng.standard_normal(len(voice.recorded))), 10.0),
             voice.rate,
         )
         for name, sample in made.items():

@@ -48,7 +48,7 @@ async def get_attempts(served: Served, limit: Annotated[int, Query(ge=1, le=500)
     """Who has failed, as ``uvsdk lockouts list`` shows it."""
     policies, now = served.settings.retry_policies(), served.clock()
     async with served.database.read() as connection:
-        found = await counts.listed(connection, limit)
+        found = await counts.list_counts(connection, limit)
     listed = []
     for subject, state in found:
         policy = policies[subject.whose]

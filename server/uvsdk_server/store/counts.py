@@ -57,7 +57,7 @@ class Subject:
         return cls(user=name) if whose == "person" else cls(caller, user)
 
 
-async def serialised(connection: AsyncConnection) -> None:
+async def serialise(connection: AsyncConnection) -> None:
     """Let nobody else change counts before this transaction ends.
 
     SQLite's writers take turns anyway. At PostgreSQL's READ COMMITTED two transactions, of two processes, would both
@@ -107,7 +107,7 @@ async def reset(connection: AsyncConnection, subject: Subject) -> bool:
 
     That a caller is known for a person stays.
     """
-    await serialised(connection)
+    await serialise(connection)
     mine = and_(attempts.c.caller == subject.caller, attempts.c.user == subject.user)
     if subject.whose == "person":
         mine = attempts.c.user == subject.user
@@ -117,7 +117,7 @@ async def reset(connection: AsyncConnection, subject: Subject) -> bool:
     return result.rowcount > 0
 
 
-async def listed(connection: AsyncConnection, limit: int) -> Sequence[tuple[Subject, Attempts]]:
+async def list_counts(connection: AsyncConnection, limit: int) -> Sequence[tuple[Subject, Attempts]]:
     """Those with failures or unusable samples, most failures in a row first, then most in a day."""
     counted = or_(attempts.c.failures > 0, attempts.c.unusable > 0, attempts.c.day_level > 0)
     order = (attempts.c.failures.desc(), attempts.c.day_level.desc(), attempts.c.caller, attempts.c.user)

@@ -34,7 +34,7 @@ from uvsdk_server.store.schema import (
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Commit:
     """What a committed round leaves: the new model version, and the blobs that now hold the state."""
 
     model_version: str
@@ -160,7 +160,7 @@ async def outstanding(connection: AsyncConnection, round_id: int) -> frozenset[s
     return await cohort_of(connection, round_id) - frozenset((await connection.execute(done)).scalars())
 
 
-async def arrived(connection: AsyncConnection, round_id: int) -> int:
+async def count_arrived(connection: AsyncConnection, round_id: int) -> int:
     """How many updates of a round were accepted so far."""
     query = select(func.count()).select_from(uploads).where(uploads.c.round_id == round_id)
     return int((await connection.execute(query)).scalar_one())
@@ -230,7 +230,7 @@ async def device_ids(connection: AsyncConnection, user: str) -> frozenset[str]:
     return frozenset((await connection.execute(select(devices.c.device_id).where(devices.c.user == user))).scalars())
 
 
-async def commit_round(connection: AsyncConnection, round_id: int, outcome: Outcome, accepted: int, now: float) -> None:
+async def commit_round(connection: AsyncConnection, round_id: int, outcome: Commit, accepted: int, now: float) -> None:
     """Flip model version, algorithm state and optimiser state together with the round's state.
 
     The files of the former states are ordered away.
@@ -340,7 +340,7 @@ async def order_blobs(connection: AsyncConnection, *names: str | None) -> None:
     await order_removal(connection, [blob_path(name) for name in names if name is not None])
 
 
-async def ordered(connection: AsyncConnection) -> set[str]:
+async def ordered_blobs(connection: AsyncConnection) -> set[str]:
     """Everything that was ordered away and not noted as gone."""
     return set((await connection.execute(select(removals.c.path))).scalars())
 

@@ -34,7 +34,7 @@ async def carry_out(database: Database, data: Path) -> set[str]:
         The paths that were ordered away.
     """
     async with database.read() as connection:
-        paths = await ledger.ordered(connection)
+        paths = await ledger.ordered_blobs(connection)
         wanted = {ledger.blob_path(name) for name in await ledger.wanted_blobs(connection)} if paths else set()
     remove(data, paths - wanted)
     await _forget(database, paths)
@@ -44,7 +44,7 @@ async def carry_out(database: Database, data: Path) -> set[str]:
 async def settle(database: Database, data: Path) -> None:
     """Note what is gone. What is not waits for the next start, for it may be being named again."""
     async with database.read() as connection:
-        paths = await ledger.ordered(connection)
+        paths = await ledger.ordered_blobs(connection)
     await _forget(database, {path for path in paths if not (data / path).exists()})
 
 

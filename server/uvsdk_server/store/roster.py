@@ -98,7 +98,7 @@ async def count(connection: AsyncConnection, user: str, states: Sequence[State])
     return int((await connection.execute(query)).scalar_one())
 
 
-async def listed(
+async def list_devices(
     connection: AsyncConnection,
     *,
     user: str | None = None,

@@ -28,7 +28,7 @@ from uvsdk.arrays import Float32
 from uvsdk.federation.aggregation import CHUNK_PARAMETERS, weighted_mean
 from uvsdk.federation.guards import DeltaCheck
 from uvsdk.privacy.sealing import Binding, new_nonce, seal_parts
-from uvsdk_server.aggregation import SealedDelta, mapped_envelope
+from uvsdk_server.aggregation import SealedDelta, map_envelope
 
 SIGNING = Ed25519PrivateKey.from_private_bytes(b"benchmark".ljust(32, b"\0"))
 RECIPIENT = X25519PrivateKey.from_private_bytes(b"benchmark".ljust(32, b"\0"))
@@ -130,7 +130,7 @@ def best(work: Callable[[], object], repeats: int) -> tuple[float, float]:
 def verify_all(paths: list[Path]) -> None:
     """Check the signature of every file."""
     for path in paths:
-        with mapped_envelope(path) as envelope:
+        with map_envelope(path) as envelope:
             envelope.verify(SIGNING.public_key())
 
 

@@ -22,20 +22,20 @@ def names() -> tuple[str, ...]:
 
 
 def server(name: str) -> AnyServerAlgorithm:
-    """The server's half of ``name``. Raises :class:`UnknownNameError`."""
-    half: AnyServerAlgorithm = importlib.import_module(f"{_package(name)}.server").SERVER
-    return half
+    """The server's side of ``name``. Raises :class:`UnknownNameError`."""
+    algorithm: AnyServerAlgorithm = importlib.import_module(f"{_package(name)}.server").SERVER
+    return algorithm
 
 
 def client(name: str) -> AnyClientAlgorithm:
-    """The device's half of ``name``. Raises :class:`UnknownNameError`, or :class:`TrainingUnavailableError`
+    """The device's side of ``name``. Raises :class:`UnknownNameError`, or :class:`TrainingUnavailableError`
     where torch is not installed.
     """
     package = _package(name)
     if importlib.util.find_spec("torch") is None:
         raise TrainingUnavailableError("training needs torch: pip install 'uvsdk[train]'")
-    half: AnyClientAlgorithm = importlib.import_module(f"{package}.client").CLIENT
-    return half
+    algorithm: AnyClientAlgorithm = importlib.import_module(f"{package}.client").CLIENT
+    return algorithm
 
 
 def request(name: str) -> AnyRequestAlgorithm | None:
@@ -46,8 +46,8 @@ def request(name: str) -> AnyRequestAlgorithm | None:
     package = _package(name)
     if importlib.util.find_spec(f"{package}.request") is None:
         return None
-    half: AnyRequestAlgorithm = importlib.import_module(f"{package}.request").REQUEST
-    return half
+    algorithm: AnyRequestAlgorithm = importlib.import_module(f"{package}.request").REQUEST
+    return algorithm
 
 
 def disclosure(name: str) -> Disclosure:

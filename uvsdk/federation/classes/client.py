@@ -90,7 +90,7 @@ SomePayload = TypeVar("SomePayload")
 def positive_hinge(
     settings: type[SomeSettings], task: type[SomeTask], payload: Callable[[Float32], SomePayload]
 ) -> ClientAlgorithm[SomeSettings, SomeTask, SomePayload, OwnVector]:
-    """The device's half of an algorithm that has this loss and keeps nothing on the device.
+    """The device's side of an algorithm that has this loss and keeps nothing on the device.
 
     Args:
         settings: its settings.

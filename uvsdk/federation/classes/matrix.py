@@ -186,7 +186,7 @@ def admit(state: ClassMatrix, admission: Admission, settings: RowSettings, rng: 
         means=np.insert(state.means, index, mean, axis=0),
         samples=np.insert(state.samples, index, admission.samples),
         last_round=np.insert(state.last_round, index, NEVER),
-        lists=None if state.lists is None else neighbours.inserted(state.lists, index),
+        lists=None if state.lists is None else neighbours.insert(state.lists, index),
     )
     if not state.started:
         return joined
@@ -201,7 +201,7 @@ def remove(state: ClassMatrix, user: str) -> ClassMatrix:
         return state
     index = state.users.index(user)
     left = selected(state, np.arange(len(state.users)) != index)
-    return left if state.lists is None else replace(left, lists=neighbours.removed(state.lists, index))
+    return left if state.lists is None else replace(left, lists=neighbours.remove(state.lists, index))
 
 
 def selected(state: ClassMatrix, kept: Bool) -> ClassMatrix:

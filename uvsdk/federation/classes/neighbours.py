@@ -96,7 +96,7 @@ def empty(count: int) -> Lists:
     return Lists(np.full((count, LIST_LENGTH), _NEVER, np.int32), np.full(count, _NEVER, np.int64))
 
 
-def inserted(lists: Lists, index: int) -> Lists:
+def insert(lists: Lists, index: int) -> Lists:
     """``lists`` with a new class at ``index``; the others move up."""
     members = np.where(lists.members >= index, lists.members + 1, lists.members).astype(np.int32)
     return replace(
@@ -106,7 +106,7 @@ def inserted(lists: Lists, index: int) -> Lists:
     )
 
 
-def removed(lists: Lists, index: int) -> Lists:
+def remove(lists: Lists, index: int) -> Lists:
     """``lists`` without the class at ``index``."""
     members = np.delete(lists.members, index, axis=0)
     members = np.where(members == index, _NEVER, members - (members > index)).astype(np.int32)

@@ -32,7 +32,7 @@ def class_rows(
     step: Callable[[ClassMatrix, tuple[Contribution[Payload], ...], Settings, np.random.Generator], ClassMatrix],
     report: Callable[[ClassMatrix, Settings], Mapping[str, Scalar]] = nothing_to_report,
 ) -> ServerAlgorithm[ClassMatrix, Settings, Task, Payload]:
-    """The server's half of an algorithm that keeps a class matrix and nothing beside it.
+    """The server's side of an algorithm that keeps a class matrix and nothing beside it.
 
     Args:
         settings: its settings.

@@ -173,7 +173,7 @@ SomePayload = TypeVar("SomePayload")
 def sampled_softmax(
     settings: type[SomeSettings], task: type[SomeTask], payload: Callable[[Int64, Float32], SomePayload]
 ) -> ClientAlgorithm[SomeSettings, SomeTask, SomePayload, LocalColumns]:
-    """The device's half of an algorithm that has this loss and keeps nothing on the device.
+    """The device's side of an algorithm that has this loss and keeps nothing on the device.
 
     Args:
         settings: its settings.

@@ -52,7 +52,7 @@ def class_columns(
     restricted: Callable[[SomeSettings], str],
     report: Callable[[Columns, SomeSettings], Mapping[str, Scalar]] = nothing_to_report,
 ) -> ServerAlgorithm[Columns, SomeSettings, Task, SomePayload]:
-    """The server's half of a softmax over all columns or a sample: all but which of them a device is sent."""
+    """The server's side of a softmax over all columns or a sample: all but which of them a device is sent."""
     return ServerAlgorithm(
         state=Columns,
         settings=settings,

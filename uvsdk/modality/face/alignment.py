@@ -35,7 +35,7 @@ _DLIB_PADDING = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class LandmarkTemplate:
     """Where the five landmarks belong.
 
     Args:
@@ -58,14 +58,14 @@ class Template:
         return fitted
 
 
-def _dlib() -> Template:
+def _dlib() -> LandmarkTemplate:
     face = np.array([np.mean(_DLIB_RIGHT_EYE, axis=0), np.mean(_DLIB_LEFT_EYE, axis=0), _DLIB_NOSE, *_DLIB_MOUTH])
-    return Template((face + _DLIB_PADDING) / (1 + 2 * _DLIB_PADDING) * 150, 150)
+    return LandmarkTemplate((face + _DLIB_PADDING) / (1 + 2 * _DLIB_PADDING) * 150, 150)
 
 
 TEMPLATES = {
     # InsightFace's arcface_src; OpenCV's FaceRecognizerSF::alignCrop uses the same five points.
-    "arcface": Template(
+    "arcface": LandmarkTemplate(
         np.array(
             [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]],
         ),
@@ -74,7 +74,7 @@ TEMPLATES = {
     "dlib": _dlib(),
     # facenet-pytorch crops MTCNN's box (margin 14 of 160), which is 0.75 as wide as tall, and resizes it to a square.
     # The points are where MTCNN sees the landmarks in such chips: the mean over 51 LFW photos and their mirror images.
-    "facenet": Template(
+    "facenet": LandmarkTemplate(
         np.array([[46.5, 62.9], [112.5, 62.9], [79.5, 93.1], [50.3, 116.8], [108.7, 116.8]]), 160, stretch=4 / 3
     ),
 }

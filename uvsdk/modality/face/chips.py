@@ -57,7 +57,7 @@ def prepare(sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTU
     if capture.quality == "off":
         minimum = 0.0
     started = perf_counter()
-    picture = image.decoded(sample, capture.limits)
+    picture = image.open_picture(sample, capture.limits)
     decoded = perf_counter()
     session = bundle.session("detector")
     photo, faces = detector.find_turned(picture.upright, session)
@@ -136,7 +136,7 @@ def choose(
     )
 
 
-def _template(preprocessing: Preprocessing) -> tuple[alignment.Template, int]:
+def _template(preprocessing: Preprocessing) -> tuple[alignment.LandmarkTemplate, int]:
     name = word(preprocessing, "template", "arcface", tuple(alignment.TEMPLATES))
     template = alignment.TEMPLATES[name]
     size = int(number(preprocessing, "size", template.size))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from uvsdk.arrays import Float, Float32, UInt8
-from uvsdk.modality.face.alignment import Template
+from uvsdk.modality.face.alignment import LandmarkTemplate
 from uvsdk.modality.face.detector import Detection
 from uvsdk.scoring import QualityPolicy, Requirement
 from uvsdk.scoring.quality import Quality, assess
@@ -51,7 +51,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
 :func:`uvsdk.modality.face.chips.prepare`."""
 
 
-def measure(face: Detection, chip: UInt8, template: Template, reduction: float = 1.0) -> dict[str, float]:
+def measure(face: Detection, chip: UInt8, template: LandmarkTemplate, reduction: float = 1.0) -> dict[str, float]:
     """The keys of :data:`REQUIREMENTS`.
 
     ``face_pixels`` is the width in the photo as it was handed in. All else but the pose is measured on the chip, so it

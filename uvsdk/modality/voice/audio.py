@@ -60,11 +60,11 @@ def decode(sample: Sample, limits: Limits) -> tuple[Float32, int]:
         )
     if not len(pcm):
         raise NoSpeechError("0.00 s of sound: the recording holds no samples; record again")
-    peak = checked_peak(pcm, "recording")
+    peak = check_peak(pcm, "recording")
     return (np.clip(pcm, -1.0, 1.0) if peak > 1.0 else pcm), rate
 
 
-def checked_peak(pcm: Float32, what: str) -> float:
+def check_peak(pcm: Float32, what: str) -> float:
     """The largest absolute value; 0 where there is none.
 
     Raises:
@@ -134,7 +134,7 @@ def _from_array(sample: tuple[Array, int], limits: Limits) -> tuple[Float32, int
             f"sound has shape (n,), (n, channels) or (channels, n), at most {_MAX_CHANNELS} channels, got {pcm.shape}"
         )
     _check_seconds(pcm.shape[0], int(rate), limits)
-    return channels.mixed(to_float(pcm)), int(rate)
+    return channels.mix(to_float(pcm)), int(rate)
 
 
 def to_float(pcm: Array) -> Float32:
@@ -157,7 +157,7 @@ def to_float(pcm: Array) -> Float32:
 def _from_file(data: bytes, limits: Limits) -> tuple[Float32, int]:
     """Each recording in the file behind the one before, at the rate of the first."""
     most_s = limits.max_seconds
-    found = containers.parts(data, most_s) or media.kind(data) or containers.frames(data, most_s)
+    found = containers.takes(data, most_s) or media.kind(data) or containers.frames(data, most_s)
     if found is None:
         raise UndecodableSampleError(
             f"not a recording that can be read, {len(data):,} bytes of no known kind; send wav, flac, ogg or mp3"
@@ -165,9 +165,9 @@ def _from_file(data: bytes, limits: Limits) -> tuple[Float32, int]:
     if not isinstance(found, list):
         return _mono(partial(media.blocks, found), limits)
     sounds: list[tuple[Float32, int]] = []
-    for part in found:
+    for take in found:
         heard_s = sum(len(pcm) / rate for pcm, rate in sounds)
-        sounds.append(_mono(partial(_blocks, part, limits), limits, heard_s))
+        sounds.append(_mono(partial(_blocks, take, limits), limits, heard_s))
     if len(sounds) == 1:
         return sounds[0]
     first = sounds[0][1]
@@ -202,16 +202,16 @@ def _mono(
             moments.add(to_float(samples))
     if moments is not None:
         mix = moments.mix()
-        pieces = [channels.weighted(to_float(samples), mix) for samples, _ in blocks()]
+        pieces = [channels.weigh(to_float(samples), mix) for samples, _ in blocks()]
     if len(pieces) == 1:
         return pieces[0], rate
     return np.concatenate(pieces) if pieces else np.zeros(0, np.float32), rate or _RATES[0]
 
 
-def _blocks(part: containers.Part, limits: Limits) -> Iterator[tuple[Array, int]]:
+def _blocks(take: containers.Take, limits: Limits) -> Iterator[tuple[Array, int]]:
     """A recording in pieces, (n,) for one channel, else (n, channels), each with its rate in Hz."""
-    silence = quiet.standard_error if part.length else nullcontext
-    memory = _Longer(part.data, part.length) if part.length else _Memory(part.data)
+    silence = quiet.standard_error if take.length else nullcontext
+    memory = _Longer(take.data, take.length) if take.length else _Memory(take.data)
     try:
         with ExitStack() as closing:
             with silence():
@@ -221,7 +221,7 @@ def _blocks(part: containers.Part, limits: Limits) -> Iterator[tuple[Array, int]
                 raise UndecodableSampleError(f"at most {_MAX_CHANNELS} channels are read, got {file.channels}")
             check_rate(file.samplerate)
             # Ogg's count stands in its last page, which may be wrong; it is counted while it is decoded.
-            certain = file.frames if part.exact and file.format != "OGG" else part.least if part.counted else 0
+            certain = file.frames if take.exact and file.format != "OGG" else take.least if take.counted else 0
             _check_seconds(certain, file.samplerate, limits)
             # Integers are scaled here, by the same power of two: libsndfile takes three times as long.
             kind = "int16" if file.subtype == "PCM_16" else "float32"
@@ -233,14 +233,14 @@ def _blocks(part: containers.Part, limits: Limits) -> Iterator[tuple[Array, int]
                     break
                 frames += len(samples)
                 yield samples, file.samplerate
-            least = max(part.least, file.frames if part.exact else 0)
-            if frames < least and not (part.checksum and part.checksum == _checksum(part.data)):
+            least = max(take.least, file.frames if take.exact else 0)
+            if frames < least and not (take.checksum and take.checksum == _checksum(take.data)):
                 raise lengths.cut_short(f"{frames:,} of {least:,} samples are there")
     except (soundfile.SoundFileError, RuntimeError) as error:
         # Its message names the object in memory.
         words = getattr(error, "error_string", "") or type(error).__name__
         raise UndecodableSampleError(
-            f"not a recording that can be read, {len(part.data):,} bytes ({words.strip('. ')}); "
+            f"not a recording that can be read, {len(take.data):,} bytes ({words.strip('. ')}); "
             "send wav, flac, ogg or mp3"
         ) from error
 

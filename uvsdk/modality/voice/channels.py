@@ -54,21 +54,21 @@ class Moments:
         return weights
 
 
-def mixed(pcm: Float32) -> Float32:
+def mix(pcm: Float32) -> Float32:
     """One channel, (n,), of (n,) or (n, channels).
 
     >>> speech = np.sin(np.arange(100, dtype=np.float32))
-    >>> bool(np.array_equal(mixed(np.stack([speech, np.zeros(100, np.float32)], axis=1)), speech))
+    >>> bool(np.array_equal(mix(np.stack([speech, np.zeros(100, np.float32)], axis=1)), speech))
     True
     """
     if pcm.ndim == 1:
         return pcm
     moments = Moments(pcm.shape[1])
     moments.add(pcm)
-    return weighted(pcm, moments.mix())
+    return weigh(pcm, moments.mix())
 
 
-def weighted(pcm: Float32, mix: Float32) -> Float32:
+def weigh(pcm: Float32, mix: Float32) -> Float32:
     """The channels' sum with these weights, (n, channels) and (channels,) -> (n,)."""
     with np.errstate(invalid="ignore", over="ignore"):
         return np.asarray(pcm @ mix, np.float32)

@@ -40,7 +40,7 @@ _UNKNOWN_AU = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Take:
     """One recording, as libsndfile is given it.
 
     Args:
@@ -75,7 +75,7 @@ class Foreign:
     demuxer: str
 
 
-def parts(data: bytes, most_s: float) -> list[Part] | Foreign | None:
+def takes(data: bytes, most_s: float) -> list[Take] | Foreign | None:
     """The recordings in a file with a header, in order; ``None`` where libsndfile knows no such kind.
 
     Args:
@@ -90,29 +90,29 @@ def parts(data: bytes, most_s: float) -> list[Part] | Foreign | None:
     if kind in riff.RIFF and data[8:12] == b"WAVE":
         return _waves(data, most_s)
     if kind == b"FORM" and data[8:12] in (b"AIFF", b"AIFC"):
-        return [Part(riff.aiff(piece), exact=True) for piece in _pieces(data, _AIFF)]
+        return [Take(riff.aiff(piece), exact=True) for piece in _pieces(data, _AIFF)]
     if kind == b"FORM" and data[8:12] in (b"8SVX", b"16SV"):
-        return [Part(data, exact=True)]
+        return [Take(data, exact=True)]
     if _W64.match(data):
-        return [Part(_w64(piece), exact=True) for piece in _pieces(data, _W64)]
+        return [Take(_w64(piece), exact=True) for piece in _pieces(data, _W64)]
     if kind in (b".snd", b"dns."):
-        return [Part(_au(data, ">" if kind == b".snd" else "<"), exact=True)]
+        return [Take(_au(data, ">" if kind == b".snd" else "<"), exact=True)]
     if kind == b"caff":
         return _caf(data)
     if kind == b"fLaC":
         streams = [flac.stream(piece) for piece in _pieces(data, _FLAC)]
-        return [Part(found.data, 0, found.samples, found.counted, found.checksum) for found in streams]
+        return [Take(found.data, 0, found.samples, found.counted, found.checksum) for found in streams]
     if kind == b"OggS":
         return _ogg(data)
     if data.startswith(tuple(_RARE)) or _is_htk(data):
-        return [Part(data, exact=True)]
+        return [Take(data, exact=True)]
     return None
 
 
-def frames(data: bytes, most_s: float) -> list[Part] | None:
+def frames(data: bytes, most_s: float) -> list[Take] | None:
     """The recordings in an MP3, which has no header of its own; ``None`` where there is no frame.
 
-    Args, like those of :func:`parts`: the file, and the seconds that may come out.
+    Args, like those of :func:`takes`: the file, and the seconds that may come out.
 
     Raises:
         UndecodableSampleError: cut short.
@@ -121,7 +121,7 @@ def frames(data: bytes, most_s: float) -> list[Part] | None:
     start = mpeg.behind_tags(data)
     if not found and mpeg.is_free_format(data, start):
         # Frames of a size of their own, which libmpg123 finds out.
-        return [Part(_EMPTY_ID3 + data[start:], len(data))]
+        return [Take(_EMPTY_ID3 + data[start:], len(data))]
     return found or None
 
 
@@ -142,14 +142,14 @@ _W64 = re.compile(re.escape(bytes.fromhex("726966662e91cf11a5d628db04c10000")))
 _FLAC = re.compile(rb"fLaC(?=[\x00\x80]\x00\x00\x22)")
 
 
-def _waves(data: bytes, most_s: float) -> list[Part] | Foreign:
-    found: list[Part] = []
+def _waves(data: bytes, most_s: float) -> list[Take] | Foreign:
+    found: list[Take] = []
     rest = data
     while rest:
         lengths.check_parts(len(found) + 1)
         wave = riff.wave(rest)
         if wave.is_read:
-            found.append(Part(wave.data, exact=True))
+            found.append(Take(wave.data, exact=True))
         elif wave.tag in riff.MPEG_TAGS:
             found.extend(_mpeg(stream) for stream in mpeg.streams(wave.sound, most_s))
         else:
@@ -158,17 +158,17 @@ def _waves(data: bytes, most_s: float) -> list[Part] | Foreign:
     return found
 
 
-def _mpeg(stream: mpeg.Stream) -> Part:
-    return Part(_EMPTY_ID3 + stream.data, stream.length, stream.samples, counted=True)
+def _mpeg(stream: mpeg.Stream) -> Take:
+    return Take(_EMPTY_ID3 + stream.data, stream.length, stream.samples, counted=True)
 
 
-def _ogg(data: bytes) -> list[Part] | Foreign:
+def _ogg(data: bytes) -> list[Take] | Foreign:
     links = ogg.links(data)
     strange = next((link.codec for link in links if link.codec not in ogg.READ), None)
     if strange is not None:
         return Foreign(data, f"ogg with {strange or 'no sound that is known'}", "ogg")
     # Where no page is missing, a count of samples in a page that is higher than what it holds is a mistake.
-    return [Part(link.data, exact=not link.complete) for link in links]
+    return [Take(link.data, exact=not link.complete) for link in links]
 
 
 def _w64(data: bytes) -> bytes:
@@ -216,7 +216,7 @@ def _au(data: bytes, order: str) -> bytes:
 _AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}
 
 
-def _caf(data: bytes) -> list[Part] | Foreign:
+def _caf(data: bytes) -> list[Take] | Foreign:
     """Apple's Core Audio Format: lengths of 64 bits, -1 where the writer could not know that of the sound."""
     position, encoding, flags, per_second, packets = 8, b"", 0, 0.0, b""
     found: tuple[int, int] | None = None
@@ -252,7 +252,7 @@ def _caf(data: bytes) -> list[Part] | Foreign:
     if encoding == b"alac" and (not 1 <= flags <= 4 or not _packets_fit(packets, sound - 4)):
         return Foreign(data, "caf with alac", "caf")
     patched = data if sound == declared else _with(data, content - 8, struct.pack(">q", sound))
-    return [Part(patched, exact=True)]
+    return [Take(patched, exact=True)]
 
 
 def _more_caf(data: bytes, position: int) -> bool:

@@ -103,7 +103,7 @@ def worse_recording(
         sound = (
             babble(voices, len(worse), rng) if recording.noise == "babble" else hiss(len(worse), recording.noise, rng)
         )
-        worse = mixed(worse, sound, recording.snr_db)
+        worse = mix(worse, sound, recording.snr_db)
     if recording.rate is not None and recording.rate < rate:
         resampled = soxr.resample(worse, rate, recording.rate, quality="HQ")
         return np.ascontiguousarray(resampled, np.float32), recording.rate
@@ -132,11 +132,11 @@ def babble(voices: Sequence[Float32], count: int, rng: np.random.Generator) -> F
     return sound
 
 
-def mixed(pcm: Float32, sound: Float64, snr_db: float) -> Float32:
+def mix(pcm: Float32, sound: Float64, snr_db: float) -> Float32:
     """``pcm`` with ``sound`` ``snr_db`` decibels under its own power; what overshoots full scale is clipped."""
     power = float(np.mean(np.square(pcm, dtype=np.float64)))
     scale = np.sqrt(power * 10.0 ** (-snr_db / 10.0) / max(float(np.mean(sound**2)), 1e-30))
     return np.asarray(np.clip(pcm + scale * sound, -1.0, 1.0), np.float32)
 
 
-__all__ = ["RECORDINGS", "Noise", "Recording", "babble", "hiss", "mixed", "worse_recording", "worsen"]
+__all__ = ["RECORDINGS", "Noise", "Recording", "babble", "hiss", "mix", "worse_recording", "worsen"]

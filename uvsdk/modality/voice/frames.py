@@ -13,7 +13,7 @@ from uvsdk.errors import BundleError, NoSpeechError
 from uvsdk.modality.contract import Graphs, Prepared, Preprocessing, number, word
 from uvsdk.modality.sample import Capture, Sample
 from uvsdk.modality.voice import audio, mel, vad
-from uvsdk.modality.voice.quality import judged, measure, with_speakers
+from uvsdk.modality.voice.quality import judge, measure, with_speakers
 
 # Resemblyzer's audio_norm_target_dBFS; it only ever makes a recording louder.
 TARGET_DBFS = -30.0
@@ -125,11 +125,11 @@ def prepare(sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTU
             f"{framing.minimum_speech_s:.2f} s; speak longer, or closer to the microphone"
         )
     measured = measure(recorded, rate, level, power, speech)
-    quality = judged(measured, capture.quality)
+    quality = judge(measured, capture.quality)
     detected = perf_counter()
     if framing.mels != vad.MELS:
         bands = power @ mel.filter_bank(framing.sample_rate, framing.window, framing.mels).T
-    features = scaled(bands[speech.kept], framing)
+    features = scale(bands[speech.kept], framing)
     finished = perf_counter()
     return Prepared(
         features=features,
@@ -198,7 +198,7 @@ def louder_by(level: float) -> float:
     return float(10.0 ** (max(TARGET_DBFS - level, 0.0) / 20.0))
 
 
-def scaled(power: Float32, framing: Framing) -> Float32:
+def scale(power: Float32, framing: Framing) -> Float32:
     """Power mel, (T, mels), on the scale and with the mean the bundle asks for."""
     rows = np.log(power + np.float32(LOG_FLOOR)) if framing.scale == "log" else power
     if framing.mean == "utterance":

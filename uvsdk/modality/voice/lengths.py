@@ -18,7 +18,7 @@ TOLERANCE_S = 0.1
 _TAGS = (b"TAG", b"APETAGEX", b"LYRICSBEGIN", b"ID3")
 MOST_CHUNKS = 10_000
 """How many chunks, boxes or tags are gone through; files have a few, and 32 MiB would hold millions."""
-MOST_PARTS = 64
+MOST_TAKES = 64
 """How many recordings may lie behind each other in one file."""
 
 
@@ -56,8 +56,8 @@ def cut_short(what: str) -> UndecodableSampleError:
 
 def check_parts(count: int) -> None:
     """Raise :class:`UndecodableSampleError` for more recordings behind each other than are read."""
-    if count > MOST_PARTS:
-        raise UndecodableSampleError(f"more than {MOST_PARTS} recordings behind each other in one file; send one")
+    if count > MOST_TAKES:
+        raise UndecodableSampleError(f"more than {MOST_TAKES} recordings behind each other in one file; send one")
 
 
 def without_tags(data: bytes) -> int:

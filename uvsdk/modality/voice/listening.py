@@ -47,12 +47,12 @@ class Listener:
         """
         audio.check_rate(rate)
         floats = audio.to_float(pcm)
-        audio.checked_peak(floats, "chunk")
+        audio.check_peak(floats, "chunk")
         self._heard += len(floats)
         if floats.ndim == 2:
             self._moments = self._moments or channels.Moments(floats.shape[1])
             self._moments.add(floats)
-            floats = channels.weighted(floats, self._moments.mix())
+            floats = channels.weigh(floats, self._moments.mix())
         if rate != vad.SAMPLE_RATE:
             self._resampler = self._resampler or soxr.ResampleStream(rate, vad.SAMPLE_RATE, 1, quality="HQ")
             floats = self._resampler.resample_chunk(floats)

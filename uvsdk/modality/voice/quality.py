@@ -113,7 +113,7 @@ def measure(recorded: Float32, rate: int, level_dbfs: float, power: Float32, spe
     }
 
 
-def judged(measured: dict[str, float], policy: QualityPolicy) -> Quality:
+def judge(measured: dict[str, float], policy: QualityPolicy) -> Quality:
     """The quality of a recording that meets ``policy``. Raises :class:`LowQualityError` otherwise."""
     return assess(measured, REQUIREMENTS, policy=policy)
 

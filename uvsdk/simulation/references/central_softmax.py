@@ -56,7 +56,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrainingOutcome:
     """What a training gives beside the trunk, which is trained in place.
 
     Args:
@@ -72,7 +72,7 @@ class Outcome:
     seconds: float
 
 
-def pooled(population: Tensors) -> tuple[Tensor, Int64, tuple[str, ...]]:
+def pool(population: Tensors) -> tuple[Tensor, Int64, tuple[str, ...]]:
     """Everybody's samples in one tensor (n, ...), each one's class, int64 (n,), and the names of the classes, sorted.
 
     A device that names no classes is one class, under its own name.
@@ -98,7 +98,7 @@ def pooled(population: Tensors) -> tuple[Tensor, Int64, tuple[str, ...]]:
 
 def train(
     trunk: nn.Module, population: Tensors, settings: Settings, *, on_step: Callable[[int, float], None] | None = None
-) -> Outcome:
+) -> TrainingOutcome:
     """Train ``trunk`` in place on everybody's samples; it is left in eval mode.
 
     Args:
@@ -110,7 +110,7 @@ def train(
         SettingsError: a class without a sample.
         UpdateRejectedError: the loss is no longer a number.
     """
-    features, labels, classes = pooled(population)
+    features, labels, classes = pool(population)
     augment = population.augment
     rng = np.random.default_rng(settings.seed)
     targets = torch.from_numpy(labels)
@@ -148,7 +148,7 @@ def train(
                 on_step(step, losses[-1])
         trunk.eval()
     matrix: Float32 = nn.functional.normalize(rows.detach(), dim=1).numpy()
-    return Outcome(classes, matrix, tuple(losses), time.perf_counter() - started)
+    return TrainingOutcome(classes, matrix, tuple(losses), time.perf_counter() - started)
 
 
 def learning_rate(step: int, settings: Settings) -> float:

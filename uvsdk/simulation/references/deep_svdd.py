@@ -56,7 +56,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrainingOutcome:
     """What a training gives beside the trunk, which is trained in place.
 
     Args:
@@ -86,7 +86,7 @@ def train(
     settings: Settings,
     *,
     on_step: Callable[[int, float], None] | None = None,
-) -> Outcome:
+) -> TrainingOutcome:
     """Train ``trunk`` in place on one device's samples; it is left in eval mode.
 
     Args:
@@ -125,7 +125,7 @@ def train(
         if on_step is not None:
             on_step(step, losses[-1])
     trunk.eval()
-    return Outcome(centre.numpy(), tuple(losses), time.perf_counter() - started)
+    return TrainingOutcome(centre.numpy(), tuple(losses), time.perf_counter() - started)
 
 
 def initial_centre(trunk: nn.Module, features: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The device's half of FedALC, the same as in FedAwS: train the trunk and the own class vector, send both."""
+"""The device's side of FedALC, the same as in FedAwS: train the trunk and the own class vector, send both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's half of FedALC: write the rows that came back, then push apart what does not occur together (SPEC 3)."""
+"""The server's side of FedALC: write the rows that came back, then push apart what does not occur together (SPEC 3)."""
 
 from __future__ import annotations
 

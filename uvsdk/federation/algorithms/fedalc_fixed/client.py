@@ -1,4 +1,4 @@
-"""The device's half of FedALC-fixed: keep the class vector that came once, train the trunk towards it."""
+"""The device's side of FedALC-fixed: keep the class vector that came once, train the trunk towards it."""
 
 from __future__ import annotations
 

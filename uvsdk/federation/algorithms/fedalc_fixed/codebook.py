@@ -80,7 +80,7 @@ def objective(counts: Correlation, settings: Settings) -> Objective:
     return Objective(push, weights, counts.rows, counts.columns, settings.alpha * scale * pull)
 
 
-def optimised(
+def optimise(
     vectors: Float64,
     target: Objective,
     settings: Settings,

@@ -1,4 +1,4 @@
-"""The server's half of FedALC-fixed: optimise the class vectors before training, send each once, never move them."""
+"""The server's side of FedALC-fixed: optimise the class vectors before training, send each once, never move them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _optimised(
     state: LabelMatrix, settings: Settings, rng: np.random.Generator, *, moved: Int64 | None = None
 ) -> LabelMatrix:
     target = codebook.objective(state.correlation(settings.smallest_shared), settings)
-    vectors = codebook.optimised(state.rows.vectors, target, settings, rng, moved=moved)
+    vectors = codebook.optimise(state.rows.vectors, target, settings, rng, moved=moved)
     return replace(state, rows=replace(state.rows, vectors=vectors))
 
 

@@ -1,4 +1,4 @@
-"""The device's half of FedAwS: train the trunk and the own class vector, send both."""
+"""The device's side of FedAwS: train the trunk and the own class vector, send both."""
 
 from __future__ import annotations
 

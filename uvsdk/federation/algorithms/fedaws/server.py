@@ -1,4 +1,4 @@
-"""The server's half of FedAwS: write the rows that came back, then push all rows apart (SPEC 2.1)."""
+"""The server's side of FedAwS: write the rows that came back, then push all rows apart (SPEC 2.1)."""
 
 from __future__ import annotations
 

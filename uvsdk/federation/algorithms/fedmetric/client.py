@@ -1,4 +1,4 @@
-"""The device's half of FedMetric: pull to the own centre, push out of the balls of others, publish a proxy.
+"""The device's side of FedMetric: pull to the own centre, push out of the balls of others, publish a proxy.
 
 l = mean over the batch of pull(d(g, C)) + lambda sum_j max(0, M_j - d(g, A_j))^2, with the Euclidean distance d (S3
 Eqs 4-6; the paper sums over the batch, and its pull is d itself). A trained centre C is pushed like an embedding.
@@ -63,8 +63,8 @@ def _begin(
         raise UpdateRejectedError(
             f"the server sent proxies of {task.centres.shape[1]} numbers, the trunk gives {dimension}"
         )
-    offset, rotations = proxies.kept(memory, dimension)
-    others, margins = task.centres.reshape(-1, dimension), clamped(task.centres, task.margins, settings)
+    offset, rotations = proxies.offset_of(memory, dimension)
+    others, margins = task.centres.reshape(-1, dimension), clamp(task.centres, task.margins, settings)
     centre, started = _centre(rows, others[margins > 0], memory, settings, secret)
     local = Local(
         centre=centre,
@@ -96,7 +96,7 @@ def _centre(rows: Tensor, others: Float32, memory: Memory, settings: Settings, s
     return torch.tensor(unit.astype(np.float32)), len(others) > 0
 
 
-def clamped(centres: Float32, margins: Float32, settings: Settings) -> Float32:
+def clamp(centres: Float32, margins: Float32, settings: Settings) -> Float32:
     """Margins for training, float32 (q,): a ball that covers the whole unit sphere could never be left.
 
     |x - A|^2 = 1 + |A|^2 - 2 |A| cos(x, A) for unit x, so those with a cosine of ``cap_cosine`` lie on the largest
@@ -137,7 +137,7 @@ def _published(local: Local, rows: Tensor, settings: Settings, secret: Secret) -
     ball = proxies.true_ball(rows.numpy(), percentile=settings.percentile, smallest=settings.radius_min)
     if settings.sharing == "true":
         return _with_ball(local, ball.centre, ball)
-    offset, rotations = proxies.fitted_offset(
+    offset, rotations = proxies.fit_offset(
         local.offset.numpy(), int(local.rotations), ball.radius, settings.shift(), secret
     )
     kept = replace(local, offset=torch.tensor(offset), rotations=torch.tensor(rotations))

@@ -1,4 +1,4 @@
-"""The device's half of FedSS: train the trunk and the columns asked for, send both changes."""
+"""The device's side of FedSS: train the trunk and the columns asked for, send both changes."""
 
 from __future__ import annotations
 

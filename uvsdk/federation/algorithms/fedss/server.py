@@ -1,4 +1,4 @@
-"""The server's half of FedSS: hand out the columns that a device asks for, add up what comes back (S4 Alg 1)."""
+"""The server's side of FedSS: hand out the columns that a device asks for, add up what comes back (S4 Alg 1)."""
 
 from __future__ import annotations
 

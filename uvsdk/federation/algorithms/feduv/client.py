@@ -1,4 +1,4 @@
-"""The device's half of FedUV: the trunk is pulled to a codeword that never leaves the device (SPEC 6.2-6.3)."""
+"""The device's side of FedUV: the trunk is pulled to a codeword that never leaves the device (SPEC 6.2-6.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's half of FedUV: a number for everyone, never the same one twice (SPEC 6.1)."""
+"""The server's side of FedUV: a number for everyone, never the same one twice (SPEC 6.1)."""
 
 from __future__ import annotations
 

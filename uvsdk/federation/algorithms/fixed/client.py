@@ -1,4 +1,4 @@
-"""The device's half of training towards a fixed class vector: the trunk moves, the vector does not."""
+"""The device's side of training towards a fixed class vector: the trunk moves, the vector does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's half of training towards fixed class vectors: draw them once."""
+"""The server's side of training towards fixed class vectors: draw them once."""
 
 from __future__ import annotations
 

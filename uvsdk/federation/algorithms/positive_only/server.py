@@ -1,4 +1,4 @@
-"""The server's half of positives-only training: write the rows that came back, nothing else."""
+"""The server's side of positives-only training: write the rows that came back, nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device's half of the softmax oracle: train the trunk and all columns, send both changes."""
+"""The device's side of the softmax oracle: train the trunk and all columns, send both changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's half of the softmax oracle: hand out all of W, add up what comes back."""
+"""The server's side of the softmax oracle: hand out all of W, add up what comes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One device's part in one simulated round, and what a chunk of devices makes of theirs."""
+"""One device's job in one simulated round, and what a chunk of devices makes of theirs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from uvsdk.training.loop import Forward, Samples, batches, class_places, torch_s
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DeviceJob:
     """What one device is handed: an :class:`uvsdk.training.loop.Assignment` with its samples and its randomness.
 
     Args:
@@ -57,11 +57,11 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What the devices of one chunk made of their parts.
+    """What the devices of one chunk made of their jobs.
 
     Args:
         total: float32 (P,), sum over ``sent`` of weight x delta.
-        sent: of those who finished, in the order of the parts.
+        sent: of those who finished, in the order of the jobs.
         failed: the others, whose loss or parameters stopped being numbers, or who refused their task.
     """
 
@@ -76,9 +76,9 @@ class InseparableError(Exception):
 
 @dataclass(slots=True)
 class Member:
-    """A device in the middle of its part: its algorithm has begun."""
+    """A device in the middle of its job: its algorithm has begun."""
 
-    part: Part
+    job: DeviceJob
     local: Any
     memory: Memory
     variate: Float32 | None
@@ -89,21 +89,21 @@ class Member:
     def views(self) -> tuple[Tensor, Tensor]:
         """Views (B, ...) and class places (B,) of the next step."""
         batch = next(self.drawn)
-        return self.part.samples.views(batch, self.part.rng), self.places.index_select(0, torch.tensor(batch))
+        return self.job.samples.views(batch, self.job.rng), self.places.index_select(0, torch.tensor(batch))
 
 
-def begin(part: Part, half: AnyClientAlgorithm, settings: object, forward: Forward) -> Member:
+def begin(job: DeviceJob, algorithm: AnyClientAlgorithm, settings: object, forward: Forward) -> Member:
     """Let the algorithm begin; numbers are drawn in the order in which :func:`uvsdk.training.loop.train_once` does.
 
     Raises:
         UpdateRejectedError, WireError: the device refuses its task.
     """
-    seed = torch_seed(part.rng)
-    memory, variate = controls.split(part)
-    task = codec.unpack(half.task, part.task)
-    local = half.begin(task, memory, embedder(part.samples, forward), settings, part.rng, part.secret)
-    drawn = batches(len(part.samples), part.config.batch_size, part.rng)
-    return Member(part, local, memory, variate, drawn, class_places(part.samples), seed)
+    seed = torch_seed(job.rng)
+    memory, variate = controls.split(job)
+    task = codec.unpack(algorithm.task, job.task)
+    local = algorithm.begin(task, memory, embedder(job.samples, forward), settings, job.rng, job.secret)
+    drawn = batches(len(job.samples), job.config.batch_size, job.rng)
+    return Member(job, local, memory, variate, drawn, class_places(job.samples), seed)
 
 
 def embedder(samples: Samples, forward: Forward) -> Callable[..., Tensor]:
@@ -115,27 +115,27 @@ def embedder(samples: Samples, forward: Forward) -> Callable[..., Tensor]:
     return embed
 
 
-def halves(config: TrainingConfig) -> tuple[AnyClientAlgorithm, object]:
-    """The device's half and the settings."""
+def algorithm_of(config: TrainingConfig) -> tuple[AnyClientAlgorithm, object]:
+    """The algorithm and its settings."""
     return algorithms.client(config.algorithm), algorithms.settings(config.algorithm, config.algorithm_settings)
 
 
-def all_begun(
-    parts: Sequence[Part], half: AnyClientAlgorithm, settings: object, forward: Forward
+def begin_all(
+    jobs: Sequence[DeviceJob], algorithm: AnyClientAlgorithm, settings: object, forward: Forward
 ) -> tuple[list[Member], list[str]]:
     """Those whose algorithm has begun, and those who refused their task."""
     members, failed = [], []
-    for part in parts:
+    for job in jobs:
         try:
-            members.append(begin(part, half, settings, forward))
+            members.append(begin(job, algorithm, settings, forward))
         except (UpdateRejectedError, WireError):
-            failed.append(part.user)
+            failed.append(job.user)
     return members, failed
 
 
-def finish(member: Member, half: AnyClientAlgorithm, settings: object, forward: Forward, loss: float) -> Sent:
+def finish(member: Member, algorithm: AnyClientAlgorithm, settings: object, forward: Forward, loss: float) -> Sent:
     """Let the algorithm finish with the trunk as it now is."""
-    part = member.part
-    embed = embedder(part.samples, forward)
-    payload, memory = half.finish(member.local, embed, settings, part.rng, part.secret)
-    return Sent(part.user, len(part.samples), part.weight, math.nan, codec.pack(payload), memory, loss)
+    job = member.job
+    embed = embedder(job.samples, forward)
+    payload, memory = algorithm.finish(member.local, embed, settings, job.rng, job.secret)
+    return Sent(job.user, len(job.samples), job.weight, math.nan, codec.pack(payload), memory, loss)
