@@ -27,7 +27,7 @@ def main(folder: str, user_id: str) -> None:
     rng = np.random.default_rng()
     print("ready", flush=True)
     while True:
-        ageing.learn(user_id, enrolled, probe_near(enrolled, rng), accepted(enrolled))
+        ageing.learn(user_id, enrolled, probe=probe_near(enrolled, rng), decision=accepted(enrolled))
 
 
 def probe_near(enrolled: Template, rng: np.random.Generator) -> np.ndarray:
