@@ -72,11 +72,6 @@ class Board:
                 del self._waiting[device_id]
         return self.notice.for_device(device_id, after)
 
-    @property
-    def waiting(self) -> int:
-        """Devices that wait."""
-        return len(self._waiting)
-
     def _is_settled(self, device_id: str, after: int) -> bool:
         return self._closing or self.notice.finished or self.notice.for_device(device_id, after) is not None
 

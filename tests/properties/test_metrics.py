@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from uvsdk.evaluation import metrics, ranking
@@ -115,31 +115,6 @@ def test_plot_corners_hold_the_whole_step_curve(genuine: np.ndarray, impostor: n
             (a == x == c and b <= y <= d) or (b == y == d and c <= x <= a)
             for a, b, c, d in zip(fmr, fnmr, fmr[1:], fnmr[1:], strict=False)
         ) or (x, y) in set(zip(fmr, fnmr, strict=True))
-
-
-@settings(max_examples=20)
-@given(MATRICES, st.integers(1, 6), st.integers(0, 2**32 - 1))
-def test_expected_precision_is_the_mean_over_broken_ties(scores: np.ndarray, k: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    relevant = rng.random(scores.shape) < 0.4
-    found = []
-    for _ in range(300):
-        order = rng.permutation(scores.shape[1])
-        found.append(ranking.precision_at_k(scores[:, order], relevant[:, order], k=k))
-    # Seven samples, each mean of 300 draws: five standard errors of a value in [0, 1].
-    assert ranking.expected_precision_at_k(scores, relevant, k=k) == pytest.approx(
-        np.mean(found), abs=5 * 0.5 / 300**0.5
-    )
-
-
-@given(MATRICES)
-def test_without_ties_expected_precision_is_precision(scores: np.ndarray) -> None:
-    distinct = scores + np.arange(5) / 100
-    relevant = scores > 0.4
-    for k in (1, 3, 5):
-        assert ranking.expected_precision_at_k(distinct, relevant, k=k) == pytest.approx(
-            ranking.precision_at_k(distinct, relevant, k=k)
-        )
 
 
 @given(st.integers(0, 2**32 - 1))

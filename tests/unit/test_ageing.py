@@ -70,7 +70,7 @@ def test_one_step_by_hand() -> None:
     found = try_step(None, at(30))
     assert found.taken
     assert found.history.current == pytest.approx(at(moved), abs=1e-6)
-    assert found.history.drift == pytest.approx(math.cos(math.radians(moved)), abs=1e-6)
+    assert found.history.current @ found.history.original == pytest.approx(math.cos(math.radians(moved)), abs=1e-6)
     assert (found.history.steps, found.history.last_step_s) == (1, DAY_S)
     assert found.history.original == pytest.approx(at(0))
     used = ageing.template_of(ANA, found.history)
@@ -123,7 +123,7 @@ def test_the_cone_around_the_original_is_never_left() -> None:
         found = try_step(history, at(30), now_s=now_s, policy=policy)
         history = found.history
     assert found.reason == "the template would drift too far from the enrolment's own; enrol again"
-    assert 0.99 <= history.drift < 0.995
+    assert 0.99 <= history.current @ history.original < 0.995
 
 
 def test_the_last_versions_are_kept_and_every_one_can_be_returned_to() -> None:

@@ -43,7 +43,7 @@ def photo(photos: list[bytes]) -> Image.Image:
     """One with a single face."""
     graphs = modality_graphs.loaded("face", ARCFACE)
     for data in photos:
-        opened = image.decode(data, Limits())
+        opened = image.decode(data, Limits()).upright
         if len(detector.find(opened, graphs.session("detector"))) == 1:
             return opened
     raise AssertionError("no LFW photo with one face")

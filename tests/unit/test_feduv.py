@@ -282,13 +282,6 @@ def test_the_report_says_that_codewords_are_not_secret() -> None:
     assert not SERVER.verifies_on_server
 
 
-def test_what_would_make_codewords_secret() -> None:
-    facts = {"cohort": 128, "features": 64, "secure_aggregation": True, "user_privacy": True}
-    assert codewords.secrecy(**facts).level == "aggregate"  # type: ignore[arg-type]
-    for change in ({"cohort": 127}, {"features": 0}, {"secure_aggregation": False}, {"user_privacy": False}):
-        assert codewords.secrecy(**(facts | change)).level == "none"  # type: ignore[arg-type]
-
-
 # The template after the training: features of three numbers, whose direction is the embedding
 
 

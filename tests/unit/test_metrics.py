@@ -122,28 +122,14 @@ def test_per_subject_rates_and_the_worst_tenth() -> None:
 def test_precision_at_k_ties_go_to_the_lower_class() -> None:
     relevant = np.array([[True, False, False], [False, True, False], [True, False, False], [False, False, True]])
     collapsed = np.ones((4, 3))
-    # P@1 of a collapsed model is the frequency of class 0, its expectation under random ties 1/3.
+    # P@1 of a collapsed model is the frequency of class 0.
     assert ranking.precision_at_k(collapsed, relevant, k=1) == 0.5
-    assert ranking.expected_precision_at_k(collapsed, relevant, k=1) == pytest.approx(1 / 3)
 
 
 def test_precision_at_k_divides_by_k_even_where_fewer_are_relevant() -> None:
     scores, relevant = np.array([[0.9, 0.5, 0.1]]), np.array([[True, False, False]])
     assert ranking.precision_at_k(scores, relevant, k=2) == 0.5
     assert ranking.precision_at_k(scores, relevant, k=5) == 0.2
-    assert ranking.expected_precision_at_k(scores, relevant, k=5) == 0.2
-
-
-def test_mean_average_precision_skips_classes_without_positives() -> None:
-    scores = np.array([[0.9, 0.1, 0.4], [0.8, 0.7, 0.3], [0.2, 0.6, 0.2]])
-    relevant = np.array([[True, False, False], [False, True, False], [True, False, False]])
-    # Class 0: positives at ranks 1 and 3: (1/1 + 2/3) / 2. Class 1: its positive at rank 1. Class 2: none.
-    assert ranking.mean_average_precision(scores, relevant) == pytest.approx(((1 + 2 / 3) / 2 + 1) / 2)
-
-
-def test_average_precision_of_a_tie() -> None:
-    # All four together: recall goes from 0 to 1 at precision 1/4.
-    assert ranking.average_precision(np.ones(4), np.array([True, False, False, False])) == 0.25
 
 
 def test_map_at_r_fixed_and_by_class() -> None:
@@ -164,14 +150,6 @@ def test_map_at_r_leaves_the_query_out_of_its_own_list() -> None:
     assert ranking.map_at_r(similarity, labels, reference_labels=labels, r=2, same_set=True) == pytest.approx(
         (1 / 2) / 2
     )
-
-
-def test_mean_auroc_over_classes() -> None:
-    scores = np.array([[0.9, 0.5], [0.1, 0.5], [0.5, 0.5]])
-    # Class 0: own 0.9, others 0.1 and 0.5: 1. Class 1: all equal: 1/2.
-    assert ranking.mean_auroc(scores, np.array([0, 1, 1])) == 0.75
-    with pytest.raises(ValueError, match="two classes"):
-        ranking.mean_auroc(scores, np.array([1, 1, 1]))
 
 
 def test_collapse_monitor() -> None:

@@ -119,19 +119,6 @@ def test_too_little_to_measure_is_an_error(tmp_path: Path) -> None:
         protocols.enrol_and_verify(protocols.read_folder(tmp_path, enrol=1), embed_angle)
 
 
-def test_calibration_needs_no_genuine_trial(tmp_path: Path) -> None:
-    angle_file(tmp_path / "ann" / "0.txt", 0)
-    angle_file(tmp_path / "bob" / "0.txt", 90)
-    angle_file(tmp_path / "bob" / "1.txt", 60)
-    people = [
-        Person("ann", (tmp_path / "ann" / "0.txt",), ()),
-        Person("bob", (), (tmp_path / "bob" / "0.txt", tmp_path / "bob" / "1.txt")),
-    ]
-    assert protocols.impostors(people, embed_angle).trials.impostor == pytest.approx([0.0, 0.5], abs=1e-6)
-    with pytest.raises(EnrolmentError, match="no impostor trial"):
-        protocols.impostors([people[0], Person("eve", (), ())], embed_angle)
-
-
 def test_summary_names_what_the_trials_cannot_support(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for person in range(8):

@@ -101,11 +101,10 @@ def test_plots_follow_the_colours_of_the_page() -> None:
     assert "currentColor" in drawings
 
 
-def test_a_plot_is_also_an_image() -> None:
+def test_plots_of_few_values() -> None:
     assert "<svg" in plots.svg(plots.by_person([0.0, 0.5, 0.1]))
     assert "<svg" in plots.svg(plots.by_person([0.0]))
-    image = plots.png(plots.histogram(np.ones(5), np.zeros(5), threshold=np.inf, name="one value each"))
-    assert image.startswith(b"\x89PNG")
+    assert "<svg" in plots.svg(plots.histogram(np.ones(5), np.zeros(5), threshold=np.inf, name="one value each"))
 
 
 def test_plots_of_collapsed_and_perfect_models() -> None:

@@ -261,7 +261,7 @@ def test_exif_orientation(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     file = image_file(np.ascontiguousarray(stored), exif=exif)
-    assert np.array_equal(np.asarray(image.decode(file, LIMITS)), upright)
+    assert np.array_equal(np.asarray(image.decode(file, LIMITS).upright), upright)
 
 
 def grey_ramp() -> Image.Image:
@@ -273,7 +273,7 @@ def test_every_mode_gives_the_same_picture(mode: str) -> None:
     source = grey_ramp()
     steps = {"La": "LA", "RGBa": "RGBA", "PA": "P", "HSV": "RGB", "YCbCr": "RGB", "CMYK": "RGB", "RGBX": "RGB"}
     first = source.convert(steps[mode]) if mode in steps else source
-    got = np.asarray(image.decode(first.convert(mode), LIMITS), int)
+    got = np.asarray(image.decode(first.convert(mode), LIMITS).upright, int)
     assert got.shape == (64, 64, 3)
     assert np.abs(got - np.asarray(source, int)[:, :, None]).max() <= 2
 
@@ -284,18 +284,18 @@ def test_every_mode_gives_the_same_picture(mode: str) -> None:
 def test_deep_modes(levels: float, dtype: type) -> None:
     ramp = np.asarray(grey_ramp())
     deep = Image.fromarray((ramp.astype(np.float64) * levels).astype(dtype))
-    got = np.asarray(image.decode(deep, LIMITS))
+    got = np.asarray(image.decode(deep, LIMITS).upright)
     assert np.array_equal(got[:, :, 0], ramp)
     if dtype is np.uint16:
-        assert np.array_equal(np.asarray(image.decode(image_file(deep), LIMITS)), got)
+        assert np.array_equal(np.asarray(image.decode(image_file(deep), LIMITS).upright), got)
 
 
 def test_one_bit_and_transparency() -> None:
     bits = Image.fromarray(np.eye(16, dtype=np.bool_))
-    assert np.array_equal(np.asarray(image.decode(image_file(bits), LIMITS))[:, :, 0], 255 * np.eye(16))
+    assert np.array_equal(np.asarray(image.decode(image_file(bits), LIMITS).upright)[:, :, 0], 255 * np.eye(16))
     clear = np.zeros((8, 8, 4), np.uint8)
-    assert np.asarray(image.decode(image_file(clear), LIMITS)).min() == 255
-    assert np.asarray(image.decode(clear, LIMITS)).min() == 255
+    assert np.asarray(image.decode(image_file(clear), LIMITS).upright).min() == 255
+    assert np.asarray(image.decode(clear, LIMITS).upright).min() == 255
 
 
 def test_deep_values_outside_every_range() -> None:
@@ -306,4 +306,4 @@ def test_deep_values_outside_every_range() -> None:
 
 def test_a_large_jpeg_is_decoded_small() -> None:
     file = image_file(Image.new("RGB", (4000, 3000), (200, 100, 50)), "JPEG")
-    assert image.decode(file, LIMITS).size == (2000, 1500)
+    assert image.decode(file, LIMITS).upright.size == (2000, 1500)

@@ -14,7 +14,7 @@ from uvsdk.arrays import Float32
 from uvsdk.errors import SettingsError, TemplateFormatError
 from uvsdk.records.codec import pack
 from uvsdk.scoring import Threshold
-from uvsdk.templates.template import Template, model_version_of, new_key
+from uvsdk.templates.template import Template, new_key
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,6 @@ def test_wrong_key_names_both_possibilities() -> None:
 def test_foreign_bytes(data: bytes) -> None:
     with pytest.raises(TemplateFormatError, match="not a template"):
         Template.from_bytes(data, KEY)
-    with pytest.raises(TemplateFormatError, match="not a template"):
-        model_version_of(data)
 
 
 def test_a_newer_format_says_so() -> None:
@@ -91,7 +89,6 @@ def test_a_newer_format_says_so() -> None:
 
 def test_the_model_version_is_bound() -> None:
     data = TEMPLATE.to_bytes(KEY)
-    assert model_version_of(data) == "model"
     with pytest.raises(TemplateFormatError):
         Template.from_bytes(data.replace(b"model", b"modem"), KEY)
 

@@ -108,11 +108,6 @@ class History:
         """The vector in use, float32 (d,)."""
         return np.asarray(self.versions[-1] if len(self.versions) else self.original, np.float32)
 
-    @property
-    def drift(self) -> float:
-        """Cosine of the vector in use and the original."""
-        return float(self.current.astype(np.float64) @ self.original.astype(np.float64))
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

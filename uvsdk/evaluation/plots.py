@@ -187,13 +187,6 @@ def svg(figure: Figure) -> str:
     return _NAMESPACE.sub("", text).replace("xlink:href", "href").strip()
 
 
-def png(figure: Figure, *, dots_per_inch: int = 144) -> bytes:
-    """The figure as a PNG image on white."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dots_per_inch, facecolor="white")
-    return buffer.getvalue()
-
-
 def _figure() -> tuple[Figure, Axes]:
     figure = Figure(figsize=SIZE_INCH, layout="constrained")
     axes = figure.add_subplot()

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Final
 
 import numpy as np
 
@@ -29,7 +27,6 @@ from uvsdk.arrays import Float, Float64
 from uvsdk.errors import ThresholdError
 from uvsdk.scoring import clopper_pearson
 
-BPCER_POINTS: Final = MappingProxyType({"bpcer10": 0.1, "bpcer20": 0.05, "bpcer100": 0.01})
 """Name of an operating point -> highest APCER that it allows."""
 
 
@@ -129,12 +126,6 @@ class PresentationRates:
         worst = self.worst_species
         return None if worst is None else self.apcer[worst]
 
-    @property
-    def acer(self) -> float | None:
-        """(highest APCER + BPCER) / 2; ``None`` where no attack was tried."""
-        highest = self.apcer_max
-        return None if highest is None else (highest.value + self.bpcer.value) / 2
-
 
 def rates(presentations: Presentations, threshold: float, *, confidence: float = 0.95) -> PresentationRates:
     """Every rate at one threshold.
@@ -145,8 +136,8 @@ def rates(presentations: Presentations, threshold: float, *, confidence: float =
         confidence: of the intervals.
 
     >>> found = rates(Presentations(np.array([0.9, 0.4]), {"print": np.array([0.1, 0.6]), "mask": np.ones(1)}), 0.5)
-    >>> found.bpcer.value, found.apcer["print"].value, found.worst_species, found.acer
-    (0.5, 0.5, 'mask', 0.75)
+    >>> found.bpcer.value, found.apcer["print"].value, found.worst_species
+    (0.5, 0.5, 'mask')
     """
     if np.isnan(threshold):
         raise ValueError("a threshold that is not a number decides nothing")
@@ -173,7 +164,7 @@ def bpcer_at_apcer(presentations: Presentations, limit: float, *, confidence: fl
 
     Args:
         presentations: scores and counts; the threshold is chosen on them, so that it is an optimist's.
-        limit: in (0, 1); BPCER10, BPCER20 and BPCER100 have 0.1, 0.05 and 0.01 (:data:`BPCER_POINTS`).
+        limit: in (0, 1); BPCER10, BPCER20 and BPCER100 have 0.1, 0.05 and 0.01.
         confidence: of the intervals.
 
     Raises:
@@ -237,7 +228,6 @@ def _thresholds(presentations: Presentations) -> Float64:
 
 
 __all__ = [
-    "BPCER_POINTS",
     "PresentationRates",
     "Presentations",
     "Rate",

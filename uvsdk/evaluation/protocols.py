@@ -40,7 +40,6 @@ __all__ = [
     "bundle_embedder",
     "digest",
     "enrol_and_verify",
-    "impostors",
     "is_list_of_people",
     "read_folder",
     "read_list",
@@ -191,27 +190,6 @@ def enrol_and_verify(
             f"{int(own.sum())} genuine and {int((~own).sum())} impostor trials could be made of {len(people)} people "
             f"({len(outcome.failures)} of {outcome.samples} samples could not be used{_foremost(outcome)}); an "
             "evaluation needs two people with a template, and a probe of one of them"
-        )
-    return outcome
-
-
-def impostors(
-    people: Sequence[Person], embed: Embedder, *, jobs: int = 1, progress: Progress | None = None
-) -> ProtocolOutcome:
-    """As :func:`enrol_and_verify` for a calibration, which needs impostor trials only.
-
-    A person who gives no probe beyond their enrolment samples still serves as a template, and one without a template
-    as an impostor.
-
-    Raises:
-        EnrolmentError: no sample of one person could be held against the template of another.
-    """
-    outcome = _against_templates(people, embed, jobs, progress)
-    if outcome.trials.is_genuine.all():
-        raise EnrolmentError(
-            f"no impostor trial could be made of {len(people)} people ({len(outcome.failures)} of {outcome.samples} "
-            f"samples could not be used{_foremost(outcome)}); a calibration needs two people, one with a template and "
-            "one with a probe"
         )
     return outcome
 

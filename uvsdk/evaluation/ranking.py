@@ -1,4 +1,4 @@
-"""Class and retrieval metrics (P@k, mAP, MAP@R, per-class AUROC) and the collapse monitor."""
+"""Retrieval metrics (P@k, MAP@R) and the collapse monitor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 
 from uvsdk.arrays import Bool, Float, Float64, Int64
-from uvsdk.evaluation import metrics
 
 BLOCK_ROWS = 1024
 
@@ -17,8 +16,7 @@ def precision_at_k(scores: Float, relevant: Bool, *, k: int) -> float:
     """P@k: share of the k best classes that are relevant, mean over samples.
 
     The denominator is k even where fewer classes are relevant, and equal scores rank by ascending class id: P@1 of a
-    collapsed model is then the frequency of class 0, so look at :func:`expected_precision_at_k` beside it
-    (S0 section 6).
+    collapsed model is then the frequency of class 0, so look at :func:`collapse` beside it (S0 section 6).
 
     Args:
         scores: (n, C), higher is better.
@@ -31,72 +29,6 @@ def precision_at_k(scores: Float, relevant: Bool, *, k: int) -> float:
     _check(scores, relevant, k)
     order = np.argsort(-np.asarray(scores, np.float64), axis=1, kind="stable")[:, :k]
     return float(np.take_along_axis(relevant, order, axis=1).sum() / (k * len(scores)))
-
-
-def expected_precision_at_k(scores: Float, relevant: Bool, *, k: int) -> float:
-    """P@k when equal scores are ranked in random order: the expectation, in closed form.
-
-    >>> expected_precision_at_k(np.ones((1, 4)), np.array([[True, False, False, False]]), k=1)
-    0.25
-    """
-    _check(scores, relevant, k)
-    values = np.asarray(scores, np.float64)
-    k_inside = min(k, values.shape[1])
-    border = -np.partition(-values, k_inside - 1, axis=1)[:, k_inside - 1 : k_inside]
-    above, tied = values > border, values == border
-    open_places = k_inside - above.sum(axis=1)
-    hits = (above & relevant).sum(axis=1) + (tied & relevant).sum(axis=1) * open_places / tied.sum(axis=1)
-    return float(hits.sum() / (k * len(values)))
-
-
-def average_precision(scores: Float, positive: Bool) -> float:
-    """AP = sum over distinct thresholds of (R_n - R_(n-1)) P_n, for one class.
-
-    >>> round(average_precision(np.array([0.9, 0.8, 0.8, 0.1]), np.array([True, True, False, False])), 4)
-    0.8333
-    """
-    hits_total = int(positive.sum())
-    if hits_total == 0:
-        raise ValueError("average precision needs a positive sample")
-    values = np.asarray(scores, np.float64)
-    order = np.argsort(-values, kind="stable")
-    last_of_tie = np.append(np.flatnonzero(np.diff(values[order])), len(values) - 1)
-    hits = np.cumsum(positive[order])[last_of_tie]
-    return float((np.diff(hits, prepend=0) / hits_total * hits / (last_of_tie + 1)).sum())
-
-
-def mean_average_precision(scores: Float, relevant: Bool) -> float:
-    """mAP: mean of the classes' average precision; classes without a positive sample are left out.
-
-    Args:
-        scores: (n, C), higher is better.
-        relevant: bool (n, C).
-    """
-    _check(scores, relevant, 1)
-    present = np.flatnonzero(relevant.any(axis=0))
-    return float(np.mean([average_precision(scores[:, c], relevant[:, c]) for c in present]))
-
-
-def mean_auroc(scores: Float, labels: Int64) -> float:
-    """Mean over classes of the AUROC of column k between the samples of class k and all others.
-
-    S3 Table 2, with score = -distance. Classes with no sample, or with all of them, are left out.
-
-    Args:
-        scores: (n, C), higher is better.
-        labels: int (n,), in [0, C).
-
-    >>> mean_auroc(np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([0, 1]))
-    1.0
-    """
-    areas = []
-    for label in np.unique(labels):
-        own = labels == label
-        if not own.all():
-            areas.append(metrics.auroc(metrics.curve(scores[own, label], scores[~own, label])))
-    if not areas:
-        raise ValueError("an AUROC needs samples of at least two classes")
-    return float(np.mean(areas))
 
 
 def map_at_r(

@@ -84,12 +84,7 @@ class Picture:
         return max(self.size) / max(self.upright.size)
 
 
-def decode(sample: Sample, limits: Limits) -> Image.Image:
-    """The picture of :func:`open_picture`, perhaps reduced."""
-    return open_picture(sample, limits).upright
-
-
-def open_picture(sample: Sample, limits: Limits) -> Picture:
+def decode(sample: Sample, limits: Limits) -> Picture:
     """The picture as an upright RGB image; what is transparent becomes white.
 
     Args:

@@ -24,9 +24,6 @@ from uvsdk.errors import SampleError, SettingsError
 PEPPER_BYTES: Final = 16
 """Shortest pepper: 128 bits, beyond guessing."""
 
-INSTANCE_BYTES: Final = 32
-"""Length of a sample's hash."""
-
 KEY_ID_DIGITS: Final = 32
 """128 bits: finding a second key of a given id takes 2^128 tries."""
 
@@ -195,7 +192,6 @@ def new_pepper() -> bytes:
 
 
 __all__ = [
-    "INSTANCE_BYTES",
     "KEY_ID_DIGITS",
     "PEPPER_BYTES",
     "canonical_embedding",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 import numpy as np
@@ -123,21 +123,6 @@ class Tensors:
     def samples(self, user: str, /) -> TensorSamples:
         """See :class:`Population`."""
         return TensorSamples(self.features[user], (self.classes or {}).get(user), self.augment)
-
-    def through(self, frozen: Forward) -> Tensors:
-        """The same devices as the ``frozen`` layers of a trunk leave their samples: train what follows those layers.
-
-        Raises:
-            EnrolmentError: training views are made anew in every step, so what comes of them cannot be kept.
-        """
-        if self.augment is not None:
-            raise EnrolmentError("samples that are augmented in every step have no frozen outputs; leave augment out")
-        with torch.no_grad():
-            rows = {
-                user: torch.cat([frozen(part) for part in torch.split(features, _EMBED_BATCH)])
-                for user, features in self.features.items()
-            }
-        return replace(self, features=rows)
 
     def identity(self, user: str, /) -> Identity:
         """See :class:`Population`."""

@@ -176,15 +176,6 @@ def new_key() -> bytes:
     return secrets.token_bytes(KEY_BYTES)
 
 
-def model_version_of(data: bytes | memoryview) -> str:
-    """The model version a stored template claims, without the key; decryption proves it.
-
-    Raises:
-        TemplateFormatError: not a template.
-    """
-    return _version_in(_split(bytes(data))[0])
-
-
 def _version_in(header: bytes) -> str:
     try:
         return header[6:].decode()
@@ -309,4 +300,4 @@ def _cipher(key: bytes) -> AESGCM:
     return AESGCM(key)
 
 
-__all__ = ["KEY_BYTES", "Template", "model_version_of", "new_key"]
+__all__ = ["KEY_BYTES", "Template", "new_key"]

@@ -26,8 +26,6 @@ from uvsdk_server.store.schema import cohort, devices, rounds, uploads, users
 
 State: TypeAlias = Literal["active", "unconfirmed", "pending", "revoked"]
 STATES: Final[tuple[State, ...]] = get_args(State)
-TRAINS: Final[tuple[State, ...]] = ("active", "unconfirmed")
-"""States of a device that takes part in rounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def main() -> None:
     bundle = sface_bundle()
     files = _files(arguments.data / "lfw_fold1_originals.tar")
     rows = _refused("as it is", files, bundle)
-    some = [image.decode(file, Limits()) for file in files[::10]]
+    some = [image.decode(file, Limits()).upright for file in files[::10]]
     meant = [_face(photo, bundle) for photo in some]
     for name, change in WORSE.items():
         worse = [change(photo, face) for photo, face in zip(some, meant, strict=True)]

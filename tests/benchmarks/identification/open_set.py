@@ -15,9 +15,9 @@ import numpy as np
 
 from tests.benchmarks.enrolment import embedded
 from tests.benchmarks.enrolment.embedded import People
+from tests.benchmarks.identification import rates
 from uvsdk.arrays import Float32
 from uvsdk.errors import ThresholdError
-from uvsdk.evaluation import identification
 from uvsdk.identify import SearchThreshold, cohort_threshold, search_threshold
 from uvsdk.scoring import Calibration
 from uvsdk.templates.gallery import Gallery
@@ -68,14 +68,14 @@ def _measure(name: str, people: People, strangers: People) -> Iterator[Row]:
             except ThresholdError as error:
                 print(f"{method}, {setting}: {error}")
                 continue
-            values = identification.intervals(found, threshold=limit.score, fpir=rate)
+            values = rates.intervals(found, threshold=limit.score, fpir=rate)
             for metric in ("fpir", "fnir"):
                 value = values[metric]
                 for suffix, number in (("", value.value), (" low", value.low), (" high", value.high)):
                     yield method, setting, SEED, metric + suffix, f"{100 * number:.3g}", "%"
     yield (
         *("exact", f"{name}, {len(gallery)} enrolled", SEED, "rank 1, closed set"),
-        f"{100 * identification.identification_rate(found):.4g}",
+        f"{100 * rates.identification_rate(found):.4g}",
         "%",
     )
 
@@ -95,7 +95,7 @@ def _enrolled(people: People) -> tuple[Gallery, Float32, list[str]]:
     return gallery, np.concatenate(probes), subject
 
 
-def _searched(gallery: Gallery, probes: Float32, subject: list[str]) -> identification.Searches:
+def _searched(gallery: Gallery, probes: Float32, subject: list[str]) -> rates.Searches:
     """Every probe against everybody, by the gallery's own search."""
     users = gallery.users()
     place = {user: column for column, user in enumerate(users)}
@@ -104,7 +104,7 @@ def _searched(gallery: Gallery, probes: Float32, subject: list[str]) -> identifi
         for candidate in gallery.search(probe, len(users)).candidates:
             row[place[candidate.user_id]] = candidate.score
     numbers = {name: number for number, name in enumerate(dict.fromkeys([*users, *subject]))}
-    return identification.searches(
+    return rates.searches(
         scores,
         probe_subject=np.array([numbers[name] for name in subject]),
         gallery_subject=np.array([numbers[name] for name in users]),

@@ -57,7 +57,7 @@ def prepare(sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTU
     if capture.quality == "off":
         minimum = 0.0
     started = perf_counter()
-    picture = image.open_picture(sample, capture.limits)
+    picture = image.decode(sample, capture.limits)
     decoded = perf_counter()
     session = bundle.session("detector")
     photo, faces = detector.find_turned(picture.upright, session)

@@ -127,7 +127,7 @@ def _grey(sample: Sample, limits: Limits) -> tuple[Float32, float]:
         page = Image.fromarray(_stretched(sample))
         longest = max(page.size)
     else:
-        picture = image.open_picture(sample, limits)
+        picture = image.decode(sample, limits)
         page, longest = picture.upright.convert("L").convert("F"), max(picture.size)
     if max(page.size) > _PAGE_SIDE:
         ratio = _PAGE_SIDE / max(page.size)

@@ -147,35 +147,6 @@ def code(length: int, message_bits: int) -> Code:
     return Code(length, message_bits, int(inner.d), inner)
 
 
-@dataclass(frozen=True, slots=True)
-class Secrecy:
-    """Whether codewords stay secret from whoever reads updates: ``level`` in one word, and why in a sentence."""
-
-    level: str
-    reason: str
-
-
-def secrecy(*, cohort: int, features: int, secure_aggregation: bool, user_privacy: bool) -> Secrecy:
-    """What SPEC 6.6 leaves of the secret: the update of the head is (codeword) x (features) and shows the codeword.
-
-    Args:
-        cohort: updates summed in the smallest round so far; 0 before the first.
-        features: n_d, inputs of the head; 0 where unknown, which no cohort satisfies.
-        secure_aggregation: whether the server sees the sum of updates only.
-        user_privacy: whether that sum carries noise for user-level differential privacy.
-
-    >>> secrecy(cohort=600, features=256, secure_aggregation=True, user_privacy=True).level
-    'aggregate'
-    """
-    if not secure_aggregation:
-        return Secrecy("none", "updates arrive in the clear, and a single one gives its codeword away")
-    if not user_privacy:
-        return Secrecy("none", "the sum of updates carries no noise, and codewords can be separated from it")
-    if features < 1 or cohort < 2 * features:
-        return Secrecy("none", f"{cohort} updates are summed, fewer than twice the inputs of the head")
-    return Secrecy("aggregate", "only noisy sums of enough updates can be seen")
-
-
 def _galois() -> ModuleType:
     try:
         import galois
