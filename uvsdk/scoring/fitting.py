@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -64,25 +65,17 @@ def fit_impostors(rows: Float64, scores: Float64, weights: Float64, ridge: float
     parameters = np.zeros(2 * size)
     parameters[0], parameters[size] = mean, np.log(deviation)
     penalty = ridge * np.diag(_without_intercepts(np.ones(2 * size), size))
-    loss, gradient = impostor_loss(parameters, rows, scores, weights, ridge)
-    for _ in range(_STEPS):
+
+    def step(at: Float64, gradient: Float64) -> Float64:
         # Expected curvature: location w / scale^2, log scale 2 w; no cross terms.
         information = penalty.copy()
-        precision = weights * np.exp(-2.0 * (rows @ parameters[size:]))
+        precision = weights * np.exp(-2.0 * (rows @ at[size:]))
         information[:size, :size] += (rows * precision[:, None]).T @ rows
         information[size:, size:] += 2.0 * (rows * weights[:, None]).T @ rows
-        step = np.linalg.lstsq(information, gradient, rcond=None)[0]
-        for halving in range(_HALVINGS):
-            trial = parameters - step * 0.5**halving
-            trial_loss, trial_gradient = impostor_loss(trial, rows, scores, weights, ridge)
-            if trial_loss <= loss:
-                break
-        else:
-            break
-        gained, loss, gradient, parameters = loss - trial_loss, trial_loss, trial_gradient, trial
-        if gained < _CONVERGED:
-            break
-    return parameters[:size], parameters[size:]
+        return np.asarray(np.linalg.lstsq(information, gradient, rcond=None)[0], np.float64)
+
+    fitted = _minimum(parameters, lambda at: impostor_loss(at, rows, scores, weights, ridge), step)
+    return fitted[:size], fitted[size:]
 
 
 def logistic_loss(
@@ -138,27 +131,37 @@ def fit_line(
         ]
     )
     log_odds = float(np.log(prior / (1.0 - prior)))
-    line = np.zeros(2)
-    loss, gradient = logistic_loss(line, z, genuine, weights, log_odds)
-    for _ in range(_STEPS):
-        chance = _logistic(line[0] * z + line[1] + log_odds)
+    design = np.stack([z, np.ones(len(z))], axis=1)
+
+    def step(at: Float64, gradient: Float64) -> Float64:
+        chance = _logistic(at[0] * z + at[1] + log_odds)
         curvature = weights * np.maximum(chance * (1.0 - chance), 1e-12)
-        design = np.stack([z, np.ones(len(z))], axis=1)
-        hessian = (design * curvature[:, None]).T @ design + np.diag([_SLOPE_RIDGE, 1e-12])
-        step = np.linalg.solve(hessian, gradient)
+        return np.linalg.solve((design * curvature[:, None]).T @ design + np.diag([_SLOPE_RIDGE, 1e-12]), gradient)
+
+    line = _minimum(np.zeros(2), lambda at: logistic_loss(at, z, genuine, weights, log_odds), step)
+    if not line[0] > 0:
+        raise ValueError("genuine trials do not score higher than impostors; this model cannot be calibrated")
+    return float(line[0]), float(line[1])
+
+
+def _minimum(
+    start: Float64, value: Callable[[Float64], tuple[float, Float64]], step: Callable[[Float64, Float64], Float64]
+) -> Float64:
+    """Where ``value`` (a loss and its gradient) is least: each Newton ``step`` is halved until it helps."""
+    at, (loss, gradient) = start, value(start)
+    for _ in range(_STEPS):
+        direction = step(at, gradient)
         for halving in range(_HALVINGS):
-            trial = line - step * 0.5**halving
-            trial_loss, trial_gradient = logistic_loss(trial, z, genuine, weights, log_odds)
+            trial = at - direction * 0.5**halving
+            trial_loss, trial_gradient = value(trial)
             if trial_loss <= loss:
                 break
         else:
             break
-        gained, loss, gradient, line = loss - trial_loss, trial_loss, trial_gradient, trial
+        gained, loss, gradient, at = loss - trial_loss, trial_loss, trial_gradient, trial
         if gained < _CONVERGED:
             break
-    if not line[0] > 0:
-        raise ValueError("genuine trials do not score higher than impostors; this model cannot be calibrated")
-    return float(line[0]), float(line[1])
+    return at
 
 
 def _shares(weights: Float64 | None, count: int) -> Float64:
