@@ -11,9 +11,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points, version
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from uvsdk.errors import UvsdkError
+
+if TYPE_CHECKING:
+    from uvsdk.records.codec import Scalar
 
 TRACEBACK_VARIABLE: Final = "UVSDK_TRACEBACK"
 """Set, an error's traceback is printed before its line."""
@@ -27,6 +30,25 @@ class Command:
     help: str
     configure: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+
+
+def setting(text: str) -> tuple[str, Scalar]:
+    """An argument ``NAME=VALUE``: true, false, a whole number, a decimal number, or text, whichever it reads as first.
+
+    >>> setting("margin=0.5"), setting("unit_mean=true"), setting("rounds=7")
+    (('margin', 0.5), ('unit_mean', True), ('rounds', 7))
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
 
 
 def commands() -> list[Command]:

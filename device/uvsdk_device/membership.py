@@ -26,7 +26,7 @@ from uvsdk.errors import (
     StillRegisteredError,
     WireError,
 )
-from uvsdk.federation.messages import Admission, Numbered, TemplateUpload
+from uvsdk.federation.messages import Admission, Numbered, RoundHeader, TemplateUpload
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
 from uvsdk.privacy.identifiers import canonical_embedding, canonical_instance, hash_instance, hash_person, hash_user_id
 from uvsdk.privacy.key_rotation import Rotation
@@ -143,6 +143,16 @@ class Membership:
             sender=self.device.device_id,
             recipient_key_id=key_id,
             nonce=new_nonce(),
+        )
+
+    def round_binding(self, message_type: str, header: RoundHeader) -> Binding:
+        """The same of a message that belongs to a round."""
+        return self.binding(
+            message_type,
+            round_id=header.round_id,
+            model_version=header.model_version,
+            algorithm=header.algorithm,
+            key_id=header.server_key_id,
         )
 
 

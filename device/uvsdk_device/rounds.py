@@ -177,13 +177,7 @@ def enqueue(
     head = UpdateHead(
         header.round_id, header.algorithm, header.model_version, result.samples, len(result.delta), result.payload
     )
-    binding = member.binding(
-        "update",
-        round_id=header.round_id,
-        model_version=header.model_version,
-        algorithm=header.algorithm,
-        key_id=header.server_key_id,
-    )
+    binding = member.round_binding("update", header)
     recipient = X25519PublicKey.from_public_bytes(header.server_public_key)
     chunks: list[bytes | memoryview] = [pack(head), *_slices(result.delta)]
     envelope, sha256 = seal_and_digest(chunks, binding, recipient=recipient, signing_key=member.device.signing_key)

@@ -85,13 +85,7 @@ def _request(method: Method, member: Membership, header: RoundHeader, store: Enc
 
 def _sealed(member: Membership, header: RoundHeader, body: bytes) -> bytes:
     """A request, sealed to the round's server key."""
-    binding = member.binding(
-        "request",
-        round_id=header.round_id,
-        model_version=header.model_version,
-        algorithm=header.algorithm,
-        key_id=header.server_key_id,
-    )
+    binding = member.round_binding("request", header)
     recipient = X25519PublicKey.from_public_bytes(header.server_public_key)
     message = pack(Request(header.round_id, header.algorithm, body))
     return seal([message], binding, recipient=recipient, signing_key=member.device.signing_key)

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from uvsdk.bundle.manifest import PARTS
-from uvsdk.cli import Command
-from uvsdk.records.codec import Scalar
+from uvsdk.cli import Command, setting
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +29,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-card", action="store_true", help="leave the bundle uncalibrated")
     parser.add_argument(
         "--set",
-        type=_setting,
+        type=setting,
         action="append",
         default=[],
         metavar="NAME=VALUE",
@@ -76,19 +75,6 @@ def _run(arguments: argparse.Namespace) -> int:
     for source in bundle.manifest.sources:
         print(f"from {source}")
     return 0
-
-
-def _setting(text: str) -> tuple[str, Scalar]:
-    """``name=value`` with the value as a whole number, a decimal number or text, whichever it reads as first."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
 
 
 COMMAND = Command("export", "make a model bundle that runs without torch", _configure, _run)

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uvsdk.bundle.manifest import PARTS
-from uvsdk.cli import Command
+from uvsdk.cli import Command, setting
 
 if TYPE_CHECKING:
     from uvsdk.federation.messages import TrainingConfig
-    from uvsdk.records.codec import Scalar
     from uvsdk.simulation import Simulation
     from uvsdk.simulation.experiment import Measured, People
 
@@ -64,7 +63,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--unseen", type=float, metavar="PART", help="of the people, without a device (0.2)")
     how = parser.add_argument_group("how, over the settings of --config and the defaults of a deployment")
     how.add_argument("--config", type=Path, metavar="FILE", help="training settings, JSON or TOML")
-    how.add_argument("--set", type=_setting, action="append", default=[], metavar="KEY=VALUE", help="of the algorithm")
+    how.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="of the algorithm")
     how.add_argument("--rounds", type=int, metavar="N", help="rounds to commit")
     how.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same model (0)")
     how.add_argument("--cohort", type=int, metavar="N", help="devices in a round, 0 for all")
@@ -306,21 +305,6 @@ def _write_evaluation(path: Path, before: list[Measured], after: list[Measured])
                 eer = (item.eer.value, item.eer.low, item.eer.high)
                 interval = ["" if math.isnan(value) else f"{value:.6f}" for value in eer]
                 writer.writerow([when, item.people, "eer", *interval, item.subjects, item.genuine, item.impostor])
-
-
-def _setting(text: str) -> tuple[str, Scalar]:
-    """``key=value``: true, false, a whole number, a decimal number, or text, whichever it reads as first."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
-    if value in ("true", "false"):
-        return name, value == "true"
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
 
 
 COMMAND = Command("simulate", "train a whole federation in one process and measure it", _configure, _run)

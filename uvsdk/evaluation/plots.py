@@ -29,6 +29,7 @@ GRID = "#d8dee4"
 DET_TICKS = (0.0001, 0.001, 0.01, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95)
 SIZE_INCH = (4.8, 4.2)
 DRAWN_POINTS = 1500
+_LOWEST_FMR = 1e-3
 
 _PERCENT = FuncFormatter(lambda rate, _: _percent(rate))
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
@@ -63,18 +64,18 @@ def det(curves: Mapping[str, Curve]) -> Figure:
     return figure
 
 
-def roc(curves: Mapping[str, Curve], *, lowest_fmr: float = 1e-3) -> Figure:
+def roc(curves: Mapping[str, Curve]) -> Figure:
     """Receiver operating characteristic: true match rate over FMR, FMR on a logarithmic scale."""
     figure, axes = _figure()
     for number, (label, points) in enumerate(curves.items()):
         fmr, fnmr = _thin(*metrics.det_points(points))
         # The curve ends at the left edge with the rate it has there; what lies beyond is not drawn on the edge.
-        shown = min(int((fmr >= lowest_fmr).sum()) + 1, len(fmr))
-        _draw(axes, np.maximum(fmr[:shown], lowest_fmr), 1 - fnmr[:shown], number, label)
+        shown = min(int((fmr >= _LOWEST_FMR).sum()) + 1, len(fmr))
+        _draw(axes, np.maximum(fmr[:shown], _LOWEST_FMR), 1 - fnmr[:shown], number, label)
     axes.set_xscale("log")
-    axes.set(xlim=(lowest_fmr, 1), ylim=(0, 1.02), xlabel="False match rate", ylabel="True match rate (1 - FNMR)")
+    axes.set(xlim=(_LOWEST_FMR, 1), ylim=(0, 1.02), xlabel="False match rate", ylabel="True match rate (1 - FNMR)")
     axes.xaxis.set_major_formatter(_PERCENT)
-    axes.xaxis.set_ticks([10.0**p for p in range(round(np.log10(lowest_fmr)), 1)])
+    axes.xaxis.set_ticks([10.0**p for p in range(round(np.log10(_LOWEST_FMR)), 1)])
     axes.yaxis.set_major_formatter(_PERCENT)
     _legend(axes, "lower right")
     return figure
@@ -114,32 +115,30 @@ def histogram(
     return figure
 
 
-def by_person(rates: Sequence[float], *, ylabel: str = "False non-match rate") -> Figure:
+def by_person(rates: Sequence[float]) -> Figure:
     """One error rate a person, worst first, without names: whether an average hides people who are not recognised.
 
     Args:
-        rates: one value in [0, 1] a person, in any order.
-        ylabel: what the values are.
+        rates: the false non-match rate of each, in any order.
     """
     figure, axes = _figure()
     ordered = sorted(rates, reverse=True)
     axes.bar(range(1, len(ordered) + 1), ordered, color=PALETTE[0], width=0.85)
     mean = float(np.mean(ordered))
     axes.axhline(mean, color=INK, linewidth=1, linestyle=":", label=f"mean {_percent(mean)}")
-    axes.set(xlabel="People, worst first", ylabel=ylabel, ylim=(0, max(1.05 * ordered[0], 0.05)))
+    axes.set(xlabel="People, worst first", ylabel="False non-match rate", ylim=(0, max(1.05 * ordered[0], 0.05)))
     axes.yaxis.set_major_formatter(_PERCENT)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(axes, "upper right")
     return figure
 
 
-def ranges(rows: Sequence[tuple[str, float, float, float]], *, xlabel: str, reference: float | None = None) -> Figure:
+def ranges(rows: Sequence[tuple[str, float, float, float]], *, xlabel: str) -> Figure:
     """One value with its interval a row, the first row on top: to see which intervals overlap.
 
     Args:
         rows: (label, value, low, high), rates in [0, 1] or differences of such.
         xlabel: what the values are.
-        reference: where to draw a dotted line, e.g. 0 for differences.
     """
     figure, axes = _figure()
     # Rows of constant height, so that two groups do not fill the space of ten.
@@ -148,8 +147,6 @@ def ranges(rows: Sequence[tuple[str, float, float, float]], *, xlabel: str, refe
     value, low, high = (np.array([row[column] for row in rows]) for column in (1, 2, 3))
     axes.hlines(places, low, high, color=PALETTE[0], linewidth=1.8)
     axes.plot(value, places, "o", color=PALETTE[0], markersize=5)
-    if reference is not None:
-        axes.axvline(reference, color=INK, linewidth=1, linestyle=":")
     axes.set(xlabel=xlabel, ylim=(-0.6, len(rows) - 0.4))
     axes.set_yticks(places.tolist(), [_short(row[0]) for row in rows])
     axes.grid(visible=False, axis="y")
@@ -158,22 +155,17 @@ def ranges(rows: Sequence[tuple[str, float, float, float]], *, xlabel: str, refe
     return figure
 
 
-def training(
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, ylabel: str, percent: bool = False
-) -> Figure:
+def training(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, ylabel: str) -> Figure:
     """One value over rounds of training, one line a series.
 
     Args:
         series: label -> (rounds, values), of equal length.
         ylabel: what the values are, with unit.
-        percent: the values are rates in [0, 1] and are shown in percent.
     """
     figure, axes = _figure()
     for number, (label, (rounds, values)) in enumerate(series.items()):
         _draw(axes, np.asarray(rounds, np.float64), np.asarray(values, np.float64), number, label)
     axes.set(xlabel="Round", ylabel=ylabel)
-    if percent:
-        axes.yaxis.set_major_formatter(_PERCENT)
     _legend(axes, "best")
     return figure
 

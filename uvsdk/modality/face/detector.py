@@ -259,7 +259,7 @@ def _vote(index: int, boxes: Float32, landmarks: Float32, scores: Float32) -> De
     )
 
 
-def suppress(boxes: Float32, scores: Float32, overlap: float = _OVERLAP) -> Int64:
+def suppress(boxes: Float32, scores: Float32) -> Int64:
     """Indices of the boxes that remain when each best box removes those that overlap it (intersection over union).
 
     >>> boxes = np.array([[0, 0, 10, 10], [1, 0, 10, 10], [20, 0, 10, 10]], np.float32)
@@ -271,7 +271,7 @@ def suppress(boxes: Float32, scores: Float32, overlap: float = _OVERLAP) -> Int6
     while len(order):
         best, rest = int(order[0]), order[1:]
         kept.append(best)
-        order = rest[_overlaps(boxes[best], boxes[rest]) <= overlap]
+        order = rest[_overlaps(boxes[best], boxes[rest]) <= _OVERLAP]
     return np.array(kept, np.int64)
 
 

@@ -84,12 +84,11 @@ class Backbone(nn.Module):
         raise SettingsError(f"the backbone {self.name} is trained as a whole only; leave train at 'all', not {part!r}")
 
     @classmethod
-    @abstractmethod
     def load(cls, *, weights: Path | None = None, download: bool = False, seed: int = 0) -> Self:
         """Start from pretrained weights where the backbone has them, else from ``seed``.
 
         Args:
-            weights: a file to use instead of the one the catalogue finds.
+            weights: a file, a saved ``state_dict``, to use instead of the one the catalogue finds.
             download: whether missing weights may be fetched.
             seed: of the random initialisation, for backbones trained from scratch.
 
@@ -97,6 +96,11 @@ class Backbone(nn.Module):
             WeightsNotFoundError: pretrained weights are nowhere to be found.
             WeightsError: the file does not hold this backbone's weights.
         """
+        backbone = cls.random(seed)
+        if weights is not None:
+            load_tensors(backbone, read_state(weights), weights)
+            backbone.sources = (f"{weights.name}, given by path",)
+        return backbone
 
     @classmethod
     def random(cls, seed: int = 0) -> Self:

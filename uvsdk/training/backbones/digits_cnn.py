@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import MappingProxyType
-from typing import Self
 
 from torch import Tensor, nn
 
-from uvsdk.training.backbones import Backbone, load_tensors, read_state
+from uvsdk.training.backbones import Backbone
 
 
 class DigitsCnn(Backbone):
@@ -43,15 +41,6 @@ class DigitsCnn(Backbone):
         if part == "head":
             return self.ink, self.linear
         return self.ink[:3], nn.Sequential(*self.ink[3:], self.linear)
-
-    @classmethod
-    def load(cls, *, weights: Path | None = None, download: bool = False, seed: int = 0) -> Self:
-        """Start from a saved ``state_dict`` where ``weights`` names one, else from ``seed``; nothing is fetched."""
-        backbone = cls.random(seed)
-        if weights is not None:
-            load_tensors(backbone, read_state(weights), weights)
-            backbone.sources = (f"{weights.name}, given by path",)
-        return backbone
 
 
 BACKBONE = DigitsCnn

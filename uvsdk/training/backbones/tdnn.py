@@ -7,14 +7,12 @@ of stride 2, which halves the cost of the rest.
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import MappingProxyType
-from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from uvsdk.training.backbones import Backbone, load_tensors, read_state
+from uvsdk.training.backbones import Backbone
 
 _GROUPS = 8
 # Keeps the gradient of the deviation finite where a channel is constant over time.
@@ -64,15 +62,6 @@ class Tdnn(Backbone):
             return nn.Sequential(_ChannelsFirst(), *self.frames, _Statistics()), self.linear
         before = nn.Sequential(_ChannelsFirst(), *self.frames[:9])
         return before, nn.Sequential(*self.frames[9:], _Statistics(), self.linear)
-
-    @classmethod
-    def load(cls, *, weights: Path | None = None, download: bool = False, seed: int = 0) -> Self:
-        """Start from a saved ``state_dict`` where ``weights`` names one, else from ``seed``; nothing is fetched."""
-        backbone = cls.random(seed)
-        if weights is not None:
-            load_tensors(backbone, read_state(weights), weights)
-            backbone.sources = (f"{weights.name}, given by path",)
-        return backbone
 
 
 class _ChannelsFirst(nn.Module):
