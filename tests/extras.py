@@ -33,6 +33,16 @@ EXTRAS = {
 """Packages that an extra brings -> the extra."""
 
 
+WITH_TORCH = (
+    "uvsdk.training.backbones",
+    "uvsdk.training.export",
+    "uvsdk.training.graphs",
+    "uvsdk.simulation",
+    "uvsdk.training.loop",
+)
+"""Modules that train or export; everything else must load where torch is not installed."""
+
+
 def lacking(path: Path) -> frozenset[str]:
     """The packages of :data:`EXTRAS` that importing this file needs and that are not installed."""
     absent = {package for package in EXTRAS if not _is_installed(package)}

@@ -11,18 +11,10 @@ from pathlib import Path
 import pytest
 
 import uvsdk
+from tests.extras import WITH_TORCH
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (ROOT, ROOT / "server", ROOT / "device")
-
-# Modules that train or export; everything else must load where torch is not installed.
-TRAINING = (
-    "uvsdk.training.backbones",
-    "uvsdk.training.export",
-    "uvsdk.training.graphs",
-    "uvsdk.simulation",
-    "uvsdk.training.loop",
-)
 
 WITHOUT_TORCH = """
 import sys
@@ -57,7 +49,7 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def needs_training(name: str) -> bool:
     of_a_device = name.startswith("uvsdk.federation.") and name.endswith(".client")
-    return of_a_device or any(name == item or name.startswith(f"{item}.") for item in TRAINING)
+    return of_a_device or any(name == item or name.startswith(f"{item}.") for item in WITH_TORCH)
 
 
 def walk(package: str, folder: Path) -> list[str]:

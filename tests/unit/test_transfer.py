@@ -23,7 +23,7 @@ import uvsdk
 import uvsdk_device
 import uvsdk_server
 from tests import documented_errors
-from tests.extras import lacking
+from tests.extras import WITH_TORCH, lacking
 from tests.raising import raise_it
 from uvsdk import MemoryStore, enroll, errors, identify, verify
 from uvsdk.bundle import Bundle, shipped
@@ -46,14 +46,6 @@ COPIES: dict[str, Callable[[Any], Any]] = {
         for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)
     },
 }
-# Training, export and simulation need torch, and their parts never leave them but by the simulation's own backends.
-WITH_TORCH = (
-    "uvsdk.training.backbones",
-    "uvsdk.training.export",
-    "uvsdk.training.graphs",
-    "uvsdk.simulation",
-    "uvsdk.training.loop",
-)
 
 
 def modules() -> Iterator[types.ModuleType]:
