@@ -104,9 +104,7 @@ def test_what_does_not_fit_is_refused(found: Searches) -> None:
     with pytest.raises(ValueError, match="resample"):
         rates.intervals(found, threshold=0.5, fpir=0.1, resamples=0)
     with pytest.raises(ValueError, match="mated"):
-        rates.identification_rate(
-            rates.searches(SCORES[3:], probe_subject=PROBES[3:], gallery_subject=PEOPLE)
-        )
+        rates.identification_rate(rates.searches(SCORES[3:], probe_subject=PROBES[3:], gallery_subject=PEOPLE))
 
 
 @given(seed=st.integers(0, 2**32 - 1), people=st.integers(1, 8), probes=st.integers(1, 12))
