@@ -170,7 +170,7 @@ class _Handlers:
             asked = _asked(_typed(await forms.read(request.headers, body)))
         else:
             asked = _asked(strict_json.loads(b"".join([piece async for piece in body])))
-        capture = self._settings.capture.narrowed(quality=asked.quality, faces=asked.faces)
+        capture = self._settings.capture.narrow(quality=asked.quality, faces=asked.faces)
 
         def work() -> Decision:
             if asked.fmr is not None:

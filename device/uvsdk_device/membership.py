@@ -414,7 +414,7 @@ def send_template(store: EncryptedStore, member: Membership, template: Template)
         EdgeOnlyError: under the deployment's algorithm no template may leave the device.
     """
     check_server_verification(member.deployment)
-    upload = TemplateUpload(member.user, template.model_version, template.packed())
+    upload = TemplateUpload(member.user, template.model_version, template.to_plain_bytes())
     _send(store, member, "template", pack(upload), template.model_version)
 
 

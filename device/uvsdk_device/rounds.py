@@ -29,7 +29,7 @@ from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import Membership
 from uvsdk_device.memory import MemoryRecord, keep_memory, read_memory
 from uvsdk_device.queue import QueueItem, UploadQueue
-from uvsdk_device.tasks import Assigned
+from uvsdk_device.tasks import TrainingStart
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def train(
     member: Membership,
     header: RoundHeader,
     bundle: Bundle,
-    assigned: Assigned,
+    assigned: TrainingStart,
     store: EncryptedStore,
 ) -> Trained:
     """Train on this device's features; reproducibly where the configuration has a seed.

@@ -31,7 +31,7 @@ _Message = TypeVar("_Message", Task, Invitation)
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class TrainingStart:
     """What the training of one round starts from, beside the model.
 
     Args:
@@ -45,7 +45,7 @@ class Assigned:
     control: Float32 | None = None
 
 
-def fetch_task(member: Membership, header: RoundHeader, store: EncryptedStore, secret: Secret) -> Assigned:
+def fetch_task(member: Membership, header: RoundHeader, store: EncryptedStore, secret: Secret) -> TrainingStart:
     """This device's task, proven to be the server's and for this round, and the memory that goes with it.
 
     Raises:
@@ -61,7 +61,7 @@ def fetch_task(member: Membership, header: RoundHeader, store: EncryptedStore, s
         request = _request(method, member, header, store, secret)
         answer = member.connection.post(path, _sealed(member, header, request), limit=TASK_LIMIT)
     task = _opened("task", Task, answer.body, member, header)
-    return Assigned(task, read_memory(store, member.user_id, member.deployment))
+    return TrainingStart(task, read_memory(store, member.user_id, member.deployment))
 
 
 def _request(method: Method, member: Membership, header: RoundHeader, store: EncryptedStore, secret: Secret) -> bytes:

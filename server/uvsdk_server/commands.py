@@ -35,7 +35,7 @@ from uvsdk_server.app import create_app
 from uvsdk_server.clocks import wall_clock
 from uvsdk_server.connections import Patience, room
 from uvsdk_server.deployment import Deployment, check_pair, open_database
-from uvsdk_server.people import approved
+from uvsdk_server.people import approve
 from uvsdk_server.settings import Settings
 from uvsdk_server.store import counts, ledger, roster, schema
 from uvsdk_server.store.failures import trouble
@@ -326,7 +326,7 @@ async def _token_rows(connection: AsyncConnection) -> list[tuple[str, ...]]:
             "revoked" if row.revoked else "expired" if row.expires and row.expires <= wall_clock() else "valid",
             row.label,
         )
-        for row in await tokens.listed(connection)
+        for row in await tokens.list_tokens(connection)
     ]
 
 
@@ -377,7 +377,7 @@ def _configure_lockouts(parser: argparse.ArgumentParser) -> None:
 def _lockouts(arguments: argparse.Namespace) -> int:
     if arguments.action == "reset":
         try:
-            subject = counts.Subject.named(arguments.whose, arguments.name)
+            subject = counts.Subject.parse(arguments.whose, arguments.name)
         except ValueError as error:
             raise SettingsError(str(error)) from error
 
@@ -435,7 +435,7 @@ def _devices(arguments: argparse.Namespace) -> int:
             if row is None:
                 raise SettingsError(f"there is no device {device_id}; see `uvsdk devices list`")
             if arguments.action == "approve":
-                await approved(connection, row, limit)
+                await approve(connection, row, limit)
             else:
                 await roster.revoke(connection, row)
 

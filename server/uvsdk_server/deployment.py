@@ -165,7 +165,7 @@ class Deployment:
         )
         state, optimiser = blobs.read(row.algorithm_blob), files.open_optimiser(blobs.read(row.optimiser_blob))
         training.resume(
-            unpack(training.method.server.state, flat_states.nested(files.open_state(state))),
+            unpack(training.method.server.state, flat_states.nest(files.open_state(state))),
             unpack(OptimiserState, optimiser),
         )
         files.adopt_state(state)

@@ -47,7 +47,7 @@ _FLAT: Mapping[str, _Record] = {
 }
 
 
-def nested(packed: bytes) -> bytes:
+def nest(packed: bytes) -> bytes:
     """A packed state of flat records as one of nested records; any other as it is."""
     start = 8 + int.from_bytes(packed[4:8], "little")
     header = json.loads(packed[8:start])

@@ -22,7 +22,7 @@ from uvsdk.errors import BundleError, StoreError
 from uvsdk.rest.problems import Problem
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.plausibility import check
-from uvsdk.scoring.record import restored, stored
+from uvsdk.scoring.record import calibration_bytes, read_calibration
 from uvsdk_server.keys import AtRest
 from uvsdk_server.store import ledger
 from uvsdk_server.store.blobs import Blobs
@@ -167,14 +167,14 @@ def open_base(data: bytes, at_rest: AtRest) -> Bundle:
 
 def seal_calibration(calibration: Calibration, at_rest: AtRest) -> bytes:
     """A calibration as it is kept: bound to its model version."""
-    return at_rest.seal(stored(calibration), f"{_CALIBRATION}{calibration.model_version}")
+    return at_rest.seal(calibration_bytes(calibration), f"{_CALIBRATION}{calibration.model_version}")
 
 
 def open_calibration(data: bytes, at_rest: AtRest, bundle: Bundle, *, source: str) -> Calibration:
     """The inverse of :func:`seal_calibration`, for ``bundle``. Raises :class:`StoreError`, :class:`BundleError`."""
     kept = at_rest.open(data, f"{_CALIBRATION}{bundle.version}")
     conditions = modality.get(bundle.manifest.modality).conditions
-    return restored(kept, model_version=bundle.version, source=source, conditions=conditions)
+    return read_calibration(kept, model_version=bundle.version, source=source, conditions=conditions)
 
 
 async def take_over(database: Database, blobs: Blobs, at_rest: AtRest) -> int:
@@ -202,7 +202,7 @@ async def take_over(database: Database, blobs: Blobs, at_rest: AtRest) -> int:
         if _opens(data, at_rest, f"{_CALIBRATION}{row.model_version}"):
             continue
         source = row.calibration_source or ""
-        calibration = restored(data, model_version=row.model_version, source=source, conditions=conditions)
+        calibration = read_calibration(data, model_version=row.model_version, source=source, conditions=conditions)
         cohorts += calibration.cohort is not None
         blob = await asyncio.to_thread(blobs.write, seal_calibration(calibration.without_cohort(), at_rest))
         async with database.write() as connection:

@@ -169,7 +169,7 @@ class People:
         async with self._database.write() as connection:
             row = await _found(connection, device_id, by)
             await _still(connection, by, check_active)
-            gone = await approved(connection, row, self._devices_per_user)
+            gone = await approve(connection, row, self._devices_per_user)
         self._dismissed(gone)
 
     async def revoke(self, device_id: str, *, by: Device | None) -> None:
@@ -240,7 +240,7 @@ class People:
 
     def _read(self, upload: TemplateUpload) -> Template:
         try:
-            template = Template.unpacked(upload.template, upload.model_version)
+            template = Template.from_plain_bytes(upload.template, upload.model_version)
         except TemplateFormatError as error:
             raise UpdateRejectedError(str(error)) from error
         limit = template.threshold
@@ -302,7 +302,7 @@ def check_active(state: State) -> None:
         )
 
 
-async def approved(connection: AsyncConnection, row: DeviceRow, limit: int) -> frozenset[str]:
+async def approve(connection: AsyncConnection, row: DeviceRow, limit: int) -> frozenset[str]:
     """Activate a device that waits; gives those that no longer train. Raises :class:`Problem` 403, 409."""
     if row.state == "revoked":
         raise Problem("revoked-device", "a device that was revoked stays so; it registers anew, with new keys")

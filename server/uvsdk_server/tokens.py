@@ -130,7 +130,7 @@ async def create(
     return text
 
 
-async def listed(connection: AsyncConnection) -> list[Token]:
+async def list_tokens(connection: AsyncConnection) -> list[Token]:
     """Every token, oldest first."""
     return await every(connection, Token, select(tokens).order_by(tokens.c.created))
 

@@ -87,7 +87,7 @@ class Verifier:
         template = await self._people.template(user, bundle.version)
         # In a thread: a rate that was not asked for before is measured first.
         threshold = await asyncio.get_running_loop().run_in_executor(self._pool, self._threshold, bundle, template, fmr)
-        capture = self._capture.narrowed(quality=probe.quality, faces=probe.faces)
+        capture = self._capture.narrow(quality=probe.quality, faces=probe.faces)
         if probe.embedding is not None and probe.model_version != bundle.version:
             raise Problem("model-mismatch", "the embedding was made with another model than the current one")
 

@@ -361,7 +361,7 @@ class SyntheticDevice:
     def hand_over(self, template: Template) -> httpx.Response:
         """Leave a template that a device made."""
         version = template.model_version
-        return self._send("template", pack(TemplateUpload(self.user, version, template.packed())), version)
+        return self._send("template", pack(TemplateUpload(self.user, version, template.to_plain_bytes())), version)
 
     def join(self, token: str) -> None:
         """Register, have the operator vouch for this device where nobody has, and be admitted."""

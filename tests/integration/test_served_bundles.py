@@ -25,7 +25,7 @@ from uvsdk.errors import ExchangedBundleError, StoreError, UntrustedBundleError,
 from uvsdk.evaluation import calibrating
 from uvsdk.privacy import bundle_signing
 from uvsdk.scoring import Calibration, Cohort
-from uvsdk.scoring.record import stored
+from uvsdk.scoring.record import calibration_bytes
 from uvsdk_device import Runtime
 from uvsdk_device.connection import Answer, Connection
 from uvsdk_device.keystore import EncryptedStore
@@ -119,7 +119,7 @@ def test_a_folder_of_an_earlier_version_forgets_them(tmp_path: Path) -> None:
     running = stopped(tmp_path / "server", model)
     # As an earlier version kept it: in clear, with the cohort, and folder and database without an id.
     assert model.calibration is not None
-    calibration = blob(running, stored(model.calibration))
+    calibration = blob(running, calibration_bytes(model.calibration))
     base = blob(running, model.with_calibration(None).to_bytes())
     run_sql(running, "update models set calibration_blob = ?", calibration)
     run_sql(running, "update deployment set base_blob = ?, deployment_id = null, signing_key = null", base)
@@ -280,7 +280,11 @@ def test_what_was_exchanged_in_folder_and_database_is_noticed(tmp_path: Path) ->
     # With rows that name the new files: neither of them was sealed under the server's key.
     forged = DIGITS.calibration
     assert forged is not None
-    run_sql(running, "update models set calibration_blob = ?", blob(running, stored(replace(forged, impostor=FORGED))))
+    run_sql(
+        running,
+        "update models set calibration_blob = ?",
+        blob(running, calibration_bytes(replace(forged, impostor=FORGED))),
+    )
     with pytest.raises(StoreError, match="does not open with its key"):
         opened(running)
     run_sql(running, "update models set calibration_blob = ?", calibration)

@@ -53,7 +53,7 @@ def admission(device: SyntheticDevice, number: int | None = None) -> bytes:
 
 def template(device: SyntheticDevice, vector: Float32, number: int | None = None) -> bytes:
     version = str(device.deployment()["model_version"])
-    packed = Template(vector, version, CONFIG.modality, 3, None, {}).packed()
+    packed = Template(vector, version, CONFIG.modality, 3, None, {}).to_plain_bytes()
     return device.sealed("template", pack(TemplateUpload(device.user, version, packed)), version, number=number)
 
 

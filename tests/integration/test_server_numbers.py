@@ -139,7 +139,7 @@ def test_every_number_and_text_of_every_sealed_message(server: RunningServer, de
     assert header is not None
     admission = Admission(device.user, version, 5, 0.8 * device.direction(0))
     enrolled = Template(device.direction(0), version, CONFIG.modality, 3)
-    template = TemplateUpload(device.user, version, enrolled.packed())
+    template = TemplateUpload(device.user, version, enrolled.to_plain_bytes())
     head = device.head(header, P)
     tried = 0
     for message, message_type in ((admission, "admission"), (template, "template")):
@@ -153,7 +153,7 @@ def test_every_number_and_text_of_every_sealed_message(server: RunningServer, de
                     tried += 1
     for value in VALUES:
         with contextlib.suppress(Exception):  # what its own record refuses
-            packed = replace(enrolled, samples=value).packed()
+            packed = replace(enrolled, samples=value).to_plain_bytes()
             sent = device._send("template", pack(replace(template, template=packed)), version)
             below_500(sent, "samples of a template", value)
         with contextlib.suppress(WireError, TypeError):

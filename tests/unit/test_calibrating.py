@@ -215,15 +215,17 @@ def test_damaged_calibrations_are_refused() -> None:
         with pytest.raises(BundleError):
             record.from_bytes(bad, KINDS)
     with pytest.raises(BundleError, match="another model version"):
-        record.restored(data, model_version="other", source="numbers", conditions=KINDS)
+        record.read_calibration(data, model_version="other", source="numbers", conditions=KINDS)
     plain = Calibration(np.array([0.1, 0.2], np.float32), "m", "by hand")
     assert (
-        record.restored(record.stored(plain), model_version="m", source="by hand", conditions=()).impostor.tolist()
+        record.read_calibration(
+            record.calibration_bytes(plain), model_version="m", source="by hand", conditions=()
+        ).impostor.tolist()
         == plain.impostor.tolist()
     )
     for scores in (np.array([0.2, 0.1]), np.array([np.nan]), np.array([7.0])):
         with pytest.raises(BundleError, match="cosines in ascending order"):
-            record.restored(scores.astype("<f4").tobytes(), model_version="m", source="by hand", conditions=())
+            record.read_calibration(scores.astype("<f4").tobytes(), model_version="m", source="by hand", conditions=())
 
 
 def test_as_norm_by_hand() -> None:

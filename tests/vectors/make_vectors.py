@@ -133,7 +133,7 @@ MESSAGES: tuple[Any, ...] = (
     SERVER_STATEMENT,
     ROUND_HEADER,
     BUNDLE_STATEMENT,
-    messages.TemplateUpload("0f" * 32, "ab" * 32, template=TEMPLATES["template_v3.bin"].packed()),
+    messages.TemplateUpload("0f" * 32, "ab" * 32, template=TEMPLATES["template_v3.bin"].to_plain_bytes()),
     messages.Numbered(1700000000000, body=pack(ADMISSION)),
     messages.UpdateHead(
         round_id=7,

@@ -51,7 +51,7 @@ def test_a_flat_state_is_read(file: Path) -> None:
     packed = file.read_bytes()
     name = file.stem.removesuffix("_approximate").removesuffix("_waiting")
     half = algorithms.server(name)
-    state = unpack(half.state, flat_states.nested(packed))
+    state = unpack(half.state, flat_states.nest(packed))
     fields = flat(packed)
     if file.stem == "fedaws":  # of lists that it does not have
         assert (len(fields["members"]), len(fields["searched"]), fields["looks"]) == (0, 0, 0)
@@ -67,4 +67,4 @@ def test_todays_states_are_left_alone() -> None:
     for name in algorithms.names():
         half = algorithms.server(name)
         packed = pack(half.empty(255, algorithms.settings(name, {})))
-        assert flat_states.nested(packed) == packed
+        assert flat_states.nest(packed) == packed

@@ -59,7 +59,7 @@ from uvsdk.privacy import bundle_signing
 from uvsdk.privacy.bundle_signing import BundleSignature, BundleStatement
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.plausibility import check
-from uvsdk.scoring.record import MAGIC, stored
+from uvsdk.scoring.record import MAGIC, calibration_bytes
 from uvsdk.system.execution import onnxruntime
 from uvsdk.system.forking import in_child, steady
 
@@ -243,7 +243,7 @@ class Bundle:
         """Body and SHA-256 of every member but the manifest and the signature."""
         members, digests = self._members(), dict(self._digests)
         if self.calibration is not None:
-            body = stored(self.calibration)
+            body = calibration_bytes(self.calibration)
             name = CALIBRATION if body.startswith(MAGIC) else IMPOSTORS
             members[name], digests[name] = body, hashlib.sha256(body).digest()
         if self.presentation is not None:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from uvsdk.errors import BundleError
 from uvsdk.records.codec import Scalar
-from uvsdk.records.transfer import made_again
+from uvsdk.records.transfer import reduce_to_fields
 
 FORMAT = 1
 
@@ -70,7 +70,7 @@ class Manifest:
             raise BundleError("two parameters share a name")
         object.__setattr__(self, "preprocessing", MappingProxyType(dict(self.preprocessing)))
 
-    __reduce__ = made_again
+    __reduce__ = reduce_to_fields
 
     @property
     def size(self) -> int:

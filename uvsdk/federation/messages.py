@@ -261,7 +261,10 @@ class UpdateHead:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What the server seals to one device for one round; ``body`` is the algorithm's own ``Task``, packed."""
+    """What the server seals to one device for one round; ``body`` is the algorithm's own ``Task``, packed.
+
+    Both are called so, as are both kinds of ``Request``: the names of records are written with them, so they stay.
+    """
 
     round_id: int
     algorithm: str

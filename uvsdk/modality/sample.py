@@ -72,15 +72,15 @@ class Capture:
         if self.faces not in FACES_RULES:
             raise SettingsError(f"faces is single, largest or only, got {self.faces!r}")
 
-    def narrowed(self, *, quality: QualityPolicy | None = None, faces: FacesRule | None = None) -> Capture:
+    def narrow(self, *, quality: QualityPolicy | None = None, faces: FacesRule | None = None) -> Capture:
         """As a caller asks for it, who may be stricter than whoever operates the service and never laxer.
 
         Raises:
             SettingsError: laxer, or no such policy or rule.
 
-        >>> Capture().narrowed(quality="strict").quality
+        >>> Capture().narrow(quality="strict").quality
         'strict'
-        >>> Capture(faces="only").narrowed(faces="largest")
+        >>> Capture(faces="only").narrow(faces="largest")
         Traceback (most recent call last):
           ...
         uvsdk.errors.SettingsError: faces 'largest' is laxer than 'only', which is in force here; leave it out

@@ -16,7 +16,7 @@ from uvsdk.errors import NotTransferableError
 Record = TypeVar("Record")
 
 
-def made_again(record: Any) -> tuple[Callable[..., Any], tuple[type, dict[str, object]]]:
+def reduce_to_fields(record: Any) -> tuple[Callable[..., Any], tuple[type, dict[str, object]]]:
     """``__reduce__`` of a dataclass that checks or freezes what it is given."""
     fields = [field for field in dataclasses.fields(record) if field.init]
     return _make, (type(record), {field.name: _plain(getattr(record, field.name)) for field in fields})
@@ -39,4 +39,4 @@ def _plain(value: object) -> object:
     return dict(value) if isinstance(value, MappingProxyType) else value
 
 
-__all__ = ["made_again", "stays_here"]
+__all__ = ["reduce_to_fields", "stays_here"]

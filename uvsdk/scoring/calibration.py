@@ -13,7 +13,7 @@ import numpy as np
 
 from uvsdk.arrays import Float, Float32, Float64
 from uvsdk.errors import ThresholdError
-from uvsdk.records.transfer import made_again
+from uvsdk.records.transfer import reduce_to_fields
 from uvsdk.scoring.cohort import Cohort, Normalisation
 from uvsdk.scoring.conditions import Conditions
 from uvsdk.scoring.intervals import clopper_pearson
@@ -62,7 +62,7 @@ class Calibration:
         normalisation = Normalisation.of(self.cohort, self.ratio.compensation, top=self.ratio.top)
         object.__setattr__(self, "_normalisation", normalisation)
 
-    __reduce__ = made_again
+    __reduce__ = reduce_to_fields
 
     @classmethod
     def from_scores(

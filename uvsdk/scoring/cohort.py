@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from uvsdk.arrays import Bool, Float32, Float64, Int64
-from uvsdk.records.transfer import made_again
+from uvsdk.records.transfer import reduce_to_fields
 from uvsdk.scoring.compensation import Compensation
 from uvsdk.system.forking import in_child
 
@@ -79,7 +79,7 @@ class Normalisation:
         """Over a cohort whose embeddings are compensated as those that are compared."""
         return cls(compensation.apply(cohort.embeddings), top)
 
-    __reduce__ = made_again
+    __reduce__ = reduce_to_fields
 
     def __post_init__(self) -> None:
         in_child(self, Normalisation._renew)

@@ -99,15 +99,15 @@ def from_bytes(data: bytes, conditions: Sequence[Condition]) -> Calibration:
     return read
 
 
-def stored(calibration: Calibration) -> bytes:
+def calibration_bytes(calibration: Calibration) -> bytes:
     """What a store keeps: bare scores in the form that every version reads, :func:`to_bytes` of what has more."""
     if calibration.ratio is None and calibration.cohort is None:
         return np.ascontiguousarray(calibration.impostor, np.dtype("<f4")).tobytes()
     return to_bytes(calibration)
 
 
-def restored(data: bytes, *, model_version: str, source: str, conditions: Sequence[Condition]) -> Calibration:
-    """The inverse of :func:`stored`, whose model version, source and modality are known from elsewhere too.
+def read_calibration(data: bytes, *, model_version: str, source: str, conditions: Sequence[Condition]) -> Calibration:
+    """The inverse of :func:`calibration_bytes`, whose model version, source and modality are known from elsewhere too.
 
     Raises:
         BundleError: damaged, implausible, or of another model version or source.
@@ -149,4 +149,4 @@ def _ratio(body: _Body, conditions: Sequence[Condition]) -> LikelihoodRatio:
     )
 
 
-__all__ = ["MAGIC", "from_bytes", "restored", "stored", "to_bytes"]
+__all__ = ["MAGIC", "calibration_bytes", "from_bytes", "read_calibration", "to_bytes"]

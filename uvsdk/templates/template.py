@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import SettingsError, TemplateFormatError, ThresholdError, WireError
 from uvsdk.records.codec import pack, unpack
-from uvsdk.records.transfer import made_again
+from uvsdk.records.transfer import reduce_to_fields
 from uvsdk.scoring import Scale, Threshold
 from uvsdk.scoring.conditions import Conditions
 
@@ -100,7 +100,7 @@ class Template:
             return NotImplemented
         return self._plain() == other._plain() and np.array_equal(self.embedding, other.embedding)
 
-    __reduce__ = made_again
+    __reduce__ = reduce_to_fields
 
     def __hash__(self) -> int:
         return hash((self._plain(), self.embedding.tobytes()))
@@ -114,9 +114,9 @@ class Template:
         version = self.model_version.encode()
         header = _MAGIC + struct.pack("<H", len(version)) + version
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        return header + nonce + _cipher(key).encrypt(nonce, self.packed(), header)
+        return header + nonce + _cipher(key).encrypt(nonce, self.to_plain_bytes(), header)
 
-    def packed(self) -> bytes:
+    def to_plain_bytes(self) -> bytes:
         """Everything but the model version, in clear: for a message that is sealed as a whole."""
         limit = self.threshold
         return pack(
@@ -139,8 +139,8 @@ class Template:
         )
 
     @classmethod
-    def unpacked(cls, data: bytes | memoryview, model_version: str) -> Template:
-        """The inverse of :meth:`packed`.
+    def from_plain_bytes(cls, data: bytes | memoryview, model_version: str) -> Template:
+        """The inverse of :meth:`to_plain_bytes`.
 
         Raises:
             TemplateFormatError: not the fields of a template, or impossible ones.

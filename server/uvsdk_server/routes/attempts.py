@@ -78,7 +78,7 @@ async def delete_attempts(
     A person's are forgotten at every caller; what one caller did to others stays.
     """
     try:
-        subject = Subject.named(whose, name)
+        subject = Subject.parse(whose, name)
     except ValueError as error:
         raise Problem("invalid-request", str(error)) from error
     async with served.database.write() as connection:

@@ -49,7 +49,7 @@ class Subject:
         return ":".join(part for part in (self.caller, self.user) if part)
 
     @classmethod
-    def named(cls, whose: Whose, name: str) -> Subject:
+    def parse(cls, whose: Whose, name: str) -> Subject:
         """The inverse of :attr:`whose` and :attr:`name`. Raises ``ValueError``."""
         caller, colon, user = name.partition(":") if whose == "pair" else (name, "", "")
         if whose == "pair" and not (caller and colon and user):

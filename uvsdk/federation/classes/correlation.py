@@ -134,7 +134,7 @@ class PairWeights:
         result: Float64 = np.maximum(sums, 0.0)
         return result
 
-    def scaled(self, factor: float | Float64) -> PairWeights:
+    def scale(self, factor: float | Float64) -> PairWeights:
         """Every row times its factor, float64 (C,), or all times one."""
         rows = np.broadcast_to(np.asarray(factor, np.float64), self.levels.shape)
         return PairWeights(
@@ -149,7 +149,7 @@ class PairWeights:
     def with_unit_mean(self) -> PairWeights:
         """Scaled so that the mean off the diagonal is 1, as step sizes expect; unchanged where all are 0."""
         mean = self.mean()
-        return self.scaled(1.0 / mean) if mean > 0 else self
+        return self.scale(1.0 / mean) if mean > 0 else self
 
     def _row_of_correction(self) -> Int64:
         return np.repeat(np.arange(len(self.levels)), np.diff(self.pointers))
@@ -182,7 +182,7 @@ def gamma(correlation: Correlation) -> PairWeights:
     weights = sigma(correlation)
     sums = weights.row_sums()
     tiny = np.finfo(np.float64).eps * len(sums)
-    return weights.scaled(np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > tiny))
+    return weights.scale(np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > tiny))
 
 
 def pi(correlation: Correlation, *, largest: float = np.inf) -> Float64:

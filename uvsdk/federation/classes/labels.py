@@ -70,7 +70,7 @@ class LabelMatrix:
         groups = _groups(self.persons)
         return self.counts.frequent(smallest, kept=groups[self.counts.rows] == groups[self.counts.columns])
 
-    def linked(self, counts: Correlation) -> int:
+    def count_linked(self, counts: Correlation) -> int:
         """How many of the pairs of ``counts`` are two identities of one person."""
         groups = _groups(self.persons)
         return int((groups[counts.rows] == groups[counts.columns]).sum())

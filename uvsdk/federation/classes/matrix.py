@@ -200,11 +200,11 @@ def remove(state: ClassMatrix, user: str) -> ClassMatrix:
     if user not in state.users:
         return state
     index = state.users.index(user)
-    left = selected(state, np.arange(len(state.users)) != index)
+    left = select(state, np.arange(len(state.users)) != index)
     return left if state.lists is None else replace(left, lists=neighbours.remove(state.lists, index))
 
 
-def selected(state: ClassMatrix, kept: Bool) -> ClassMatrix:
+def select(state: ClassMatrix, kept: Bool) -> ClassMatrix:
     """The rows marked ``kept``, bool (C,); not the lists of their neighbours."""
     return replace(
         state,

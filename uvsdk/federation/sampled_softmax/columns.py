@@ -351,7 +351,7 @@ def _without_orphans(state: Columns) -> Columns:
     moved = np.cumsum(kept) - 1
     return replace(
         state,
-        rows=matrix.selected(state.rows, kept),
+        rows=matrix.select(state.rows, kept),
         ids=state.ids[kept],
         kinds=state.kinds[kept],
         momentum=state.momentum[kept],

@@ -45,7 +45,7 @@ def _report(state: LabelMatrix, settings: Settings) -> dict[str, Scalar]:
     return {
         "instances": counts.instances,
         "correlated_pairs": len(counts.rows),
-        "linked_pairs": state.linked(counts),
+        "linked_pairs": state.count_linked(counts),
         "equals_fedaws": pair_weights(state, settings) is None,
     }
 

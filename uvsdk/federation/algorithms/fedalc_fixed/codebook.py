@@ -76,7 +76,7 @@ def objective(counts: Correlation, settings: Settings) -> Objective:
     mean = sigma.mean()
     pull = correlation.pi(counts, largest=settings.largest_pull * mean if mean > 0 else np.inf)
     scale = 1.0 / mean if settings.unit_mean and mean > 0 else 1.0
-    weights = sigma.scaled(settings.beta * scale)
+    weights = sigma.scale(settings.beta * scale)
     return Objective(push, weights, counts.rows, counts.columns, settings.alpha * scale * pull)
 
 

@@ -32,7 +32,7 @@ def _start(state: LabelMatrix, settings: Settings, rng: np.random.Generator) -> 
         return state
     started = labels.start(state, settings, rng)
     counts = started.correlation(settings.smallest_shared)
-    codebook.warn_of_inseparable(counts, started.linked(counts))
+    codebook.warn_of_inseparable(counts, started.count_linked(counts))
     return _optimised(started, settings, rng) if started.rows.users else started
 
 
@@ -62,7 +62,7 @@ def _report(state: LabelMatrix, settings: Settings) -> dict[str, Scalar]:
     return {
         "instances": counts.instances,
         "correlated_pairs": len(counts.rows),
-        "linked_pairs": state.linked(counts),
+        "linked_pairs": state.count_linked(counts),
         "inseparable_pairs": int(counts.inseparable().sum()),
     }
 
