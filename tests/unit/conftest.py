@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.builders import open_store
 from tests.modality_graphs import register
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
@@ -19,6 +21,7 @@ from uvsdk.errors import NoInkError, UndecodableSampleError
 from uvsdk.modality import Capture, Modality, Prepared, Sample
 from uvsdk.modality.voice import SNR_DB, SPEECH_S
 from uvsdk.scoring import Calibration, Quality
+from uvsdk_device.keystore import EncryptedStore
 
 DIMENSION = 3
 MakeBundle = Callable[..., Bundle]
@@ -105,3 +108,8 @@ def identity_bundle(numbers: Numbers) -> MakeBundle:
         )
 
     return make
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> EncryptedStore:
+    return open_store(tmp_path / "store")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.builders import Clock, open_store
+from tests.builders import Clock
 from tests.unit.conftest import MakeBundle
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
@@ -43,11 +42,6 @@ class Detector:
 
 
 LIVE = (Detector(),)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> EncryptedStore:
-    return open_store(tmp_path / "s")
 
 
 @pytest.fixture

@@ -43,11 +43,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> EncryptedStore:
-    return open_store(tmp_path / "s")
-
-
-@pytest.fixture
 def bundle(identity_bundle: MakeBundle, store: EncryptedStore) -> Bundle:
     made = identity_bundle(IMPOSTORS)
     enroll("ana", [b"1 0 0", b"1 0 0.1", b"1 0 -0.1"], model=made, store=store, fmr=0.01)

@@ -46,11 +46,6 @@ FACE = get("face").conditions
 DETECTOR = PresentationGraph("face-antispoof", b"a detector", 80, 2.7, 0, 0.5, "made by hand")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> EncryptedStore:
-    return open_store(tmp_path / "store")
-
-
 @pytest.fixture(scope="module")
 def fitted() -> Calibration:
     return calibrating.fit(observations(30, kinds=FACE), model_version="m", source="numbers").calibration

@@ -5,7 +5,6 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders import open_store
 from tests.federated_run import manifest_of
 from tests.unit.conftest import IMPOSTORS, MakeBundle
 from uvsdk.enroll import enroll
@@ -283,11 +281,6 @@ def test_the_report_says_that_codewords_are_not_secret() -> None:
 
 
 # The template after the training: features of three numbers, whose direction is the embedding
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> EncryptedStore:
-    return open_store(tmp_path / "s")
 
 
 def test_the_codeword_is_the_template_once_it_is_learnt(identity_bundle: MakeBundle, store: EncryptedStore) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from starlette.applications import Starlette
 
-from tests.builders import on_loopback, open_store
+from tests.builders import on_loopback
 from tests.modality_graphs import register
 from tests.unit.conftest import IMPOSTORS, MakeBundle, Numbers
 from uvsdk.bundle import Bundle
@@ -33,11 +33,6 @@ from uvsdk_device.reembedding import remake
 from uvsdk_device.runtime import Runtime
 
 TOKEN = "the-token"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> EncryptedStore:
-    return open_store(tmp_path / "s")
 
 
 @pytest.fixture
