@@ -446,19 +446,19 @@ class Federation:
         report = RoundReport(header.round_id, header.model_version, "refused")
         if not any(item.round_id == header.round_id for item in session.queue.items()):
             try:
-                assigned = fetch_task(member, header, store, self.secret)
+                assigned = fetch_task(member, header, store=store, secret=self.secret)
                 bundle = session.models.of_round(header.model_version)
                 if member.deployment.config.control_variates:
                     control = session.models.control(header.model_version, len(bundle.theta))
                     assigned = replace(assigned, control=control)
-                trained = train(trainer, member, header, bundle, assigned, store)
+                trained = train(trainer, member, header=header, bundle=bundle, assigned=assigned, store=store)
             except UpdateRejectedError as error:
                 return replace(report, detail=str(error))
             except ServerRefusedError as error:
                 if error.status not in _ROUND_OVER and error.kind != "not-selected":
                     raise
                 return replace(report, detail=str(error))
-            enqueue(session.queue, member, header, trained.result, store)
+            enqueue(session.queue, member, header=header, result=trained.result, store=store)
             result = trained.result
             report = replace(report, samples=result.samples, loss=result.loss, train_s=trained.train_s)
         try:

@@ -37,7 +37,7 @@ class _Section:
 
 
 def frozen_views(
-    store: EncryptedStore, user_id: str, deployment: Deployment, features: Sequence[Array], bundle: Bundle
+    store: EncryptedStore, user_id: str, *, deployment: Deployment, features: Sequence[Array], bundle: Bundle
 ) -> tuple[FrozenViews, ...]:
     """What the frozen part of ``bundle`` makes of each of ``features``, from the store where it is there.
 

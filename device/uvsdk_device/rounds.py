@@ -113,6 +113,7 @@ class Trained:
 def train(
     trainer: Trainer,
     member: Membership,
+    *,
     header: RoundHeader,
     bundle: Bundle,
     assigned: TrainingStart,
@@ -135,7 +136,7 @@ def train(
     features = store.features(member.user_id)
     frozen = None
     if manifest.train != "all":
-        frozen = frozen_views(store, member.user_id, member.deployment, features, bundle)
+        frozen = frozen_views(store, member.user_id, deployment=member.deployment, features=features, bundle=bundle)
     job = TrainingJob(
         config=config,
         manifest=manifest,
@@ -163,7 +164,7 @@ def train(
 
 
 def enqueue(
-    queue: UploadQueue, member: Membership, header: RoundHeader, result: TrainingResult, store: EncryptedStore
+    queue: UploadQueue, member: Membership, *, header: RoundHeader, result: TrainingResult, store: EncryptedStore
 ) -> QueueItem:
     """Seal the update to the round's server key and queue it; the new memory travels in its note.
 

@@ -45,7 +45,7 @@ class TrainingStart:
     control: Float32 | None = None
 
 
-def fetch_task(member: Membership, header: RoundHeader, store: EncryptedStore, secret: Secret) -> TrainingStart:
+def fetch_task(member: Membership, header: RoundHeader, *, store: EncryptedStore, secret: Secret) -> TrainingStart:
     """This device's task, proven to be the server's and for this round, and the memory that goes with it.
 
     Raises:

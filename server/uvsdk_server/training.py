@@ -51,7 +51,7 @@ class Training:
 
     def announced_norm(self, medians: Sequence[float]) -> float:
         """The longest update that counts in a round that follows committed rounds with these medians."""
-        return clipping.announced_norm(self.start_norm, medians, self.config)
+        return clipping.announced_norm(self.start_norm, medians, config=self.config)
 
     def clip_norm(self, announced: float | None) -> float:
         """The longest update that counts in a round that announced this; an earlier version announced nothing."""

@@ -95,7 +95,7 @@ def check_what_is_kept(run: Run) -> None:
         with federation._connection() as connection:
             deployment = approved_deployment(connection, store, approve=None, now=time.time())
         features = store.features(person)
-        kept = frozen_views(store, person, deployment, features, trained)
+        kept = frozen_views(store, person, deployment=deployment, features=features, bundle=trained)
         assert path.stat().st_mtime < closed[0]
         body = path.read_bytes()
         for item, sample in zip(kept, features, strict=True):

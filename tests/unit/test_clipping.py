@@ -48,7 +48,7 @@ class Server:
 
     @property
     def announced(self) -> float:
-        return clipping.announced_norm(clipping.of_start(START), self.medians, self.config)
+        return clipping.announced_norm(clipping.of_start(START), self.medians, config=self.config)
 
     def round(self, deltas: list[Float32], samples: list[int] | None = None) -> None:
         announced, norms, taken = self.announced, [], []
@@ -159,21 +159,21 @@ def test_a_median_lies_among_what_honest_devices_sent(seed: int, honest_devices:
 def test_a_device_cannot_starve_the_others_with_tiny_updates() -> None:
     assert clipping.round_median([0.1, 0.2, 1e-12], 5.0) == 0.1
     # Nor do many rounds of hardly anything keep out whoever joins then.
-    assert clipping.announced_norm(10.0, [1e-9] * 20, CONFIG) == pytest.approx(0.01)
+    assert clipping.announced_norm(10.0, [1e-9] * 20, config=CONFIG) == pytest.approx(0.01)
 
 
 def test_a_cohort_whose_updates_grow_is_followed() -> None:
     medians, seen = [0.1] * 20, []
     for _ in range(4):
-        announced = clipping.announced_norm(10.0, medians, CONFIG)
+        announced = clipping.announced_norm(10.0, medians, config=CONFIG)
         seen.append(announced)
         medians.append(clipping.round_median([5.0] * 20, announced) or 0.0)
     np.testing.assert_allclose(seen, [0.3, 0.9, 2.7, 8.1])
 
 
 def test_medians_of_twenty_rounds_are_looked_at() -> None:
-    assert clipping.announced_norm(10.0, [1.0, *[0.1] * 19], CONFIG) == pytest.approx(3.0)
-    assert clipping.announced_norm(10.0, [1.0, *[0.1] * 20], CONFIG) == pytest.approx(0.3)
+    assert clipping.announced_norm(10.0, [1.0, *[0.1] * 19], config=CONFIG) == pytest.approx(3.0)
+    assert clipping.announced_norm(10.0, [1.0, *[0.1] * 20], config=CONFIG) == pytest.approx(0.3)
 
 
 def test_the_absolute_norm_by_hand() -> None:
@@ -187,7 +187,7 @@ def test_the_absolute_norm_by_hand() -> None:
     assert clipping.absolute_norm(10.0, replace(clipped, control_variates=True)) == pytest.approx(1.8)
     assert clipping.absolute_norm(10.0, replace(clipped, gradient_clip=1e9)) == 10.0
     assert clipping.absolute_norm(10.0, replace(CONFIG, clipping="off")) == math.inf
-    assert clipping.announced_norm(10.0, [0.1], replace(CONFIG, clipping="fixed")) == 10.0
+    assert clipping.announced_norm(10.0, [0.1], config=replace(CONFIG, clipping="fixed")) == 10.0
 
 
 def test_what_the_device_clips_the_server_leaves_alone() -> None:

@@ -47,7 +47,7 @@ def test_the_centre_stays_and_the_samples_come() -> None:
 def test_scores_are_minus_the_distance_and_higher_for_the_own_class() -> None:
     trunk = network()
     outcome = deep_svdd.train(trunk, cloud(1), Settings(steps=200, learning_rate=1e-2, batch_size=50))
-    own, other = (deep_svdd.scores(trunk, cloud(seed, count=50), outcome.centre) for seed in (1, 2))
+    own, other = (deep_svdd.scores(trunk, cloud(seed, count=50), centre=outcome.centre) for seed in (1, 2))
     with torch.no_grad():
         first = trunk(cloud(1, count=50)[:1])[0].numpy()
     assert own[0] == pytest.approx(-float(np.linalg.norm(first - outcome.centre)), rel=1e-5)

@@ -72,7 +72,9 @@ def test_equal_rows_are_jittered_and_then_spread() -> None:
     counts = Correlation(np.array([2, 2, 2]), *(np.empty(0, np.int64) for _ in range(3)), instances=6)
     options = Settings(margin=1.0)
     same = np.tile(np.eye(D)[0], (3, 1))
-    spread = codebook.optimise(same, codebook.objective(counts, options), options, np.random.default_rng(0))
+    spread = codebook.optimise(
+        same, codebook.objective(counts, options), settings=options, rng=np.random.default_rng(0)
+    )
     assert (spread @ spread.T)[~np.eye(3, dtype=bool)].max() < 0.1
 
 
@@ -80,7 +82,9 @@ def test_an_antipodal_pair_is_stationary() -> None:
     counts = Correlation(np.array([2, 2]), *(np.empty(0, np.int64) for _ in range(3)), instances=4)
     options = Settings()
     pair = np.stack([np.eye(D)[0], -np.eye(D)[0]])
-    spread = codebook.optimise(pair, codebook.objective(counts, options), options, np.random.default_rng(0))
+    spread = codebook.optimise(
+        pair, codebook.objective(counts, options), settings=options, rng=np.random.default_rng(0)
+    )
     np.testing.assert_array_equal(spread, pair)
 
 

@@ -24,7 +24,7 @@ def seen(landmarks: np.ndarray | None = None, score: float = 0.93, width: float 
 
 
 def measured(chip: np.ndarray, face: detector.Detection | None = None) -> dict[str, float]:
-    return quality.measure(face or seen(), chip.astype(np.uint8), TEMPLATE)
+    return quality.measure(face or seen(), chip.astype(np.uint8), template=TEMPLATE)
 
 
 @pytest.fixture(scope="module", name="chips")
@@ -105,7 +105,7 @@ def test_every_value_is_finite_and_within_its_range(seed: int, gain: float, side
     rng = np.random.default_rng(seed)
     chip = (rng.integers(0, 256, (side, side, 3)) * gain).astype(np.uint8)
     template = {112: "arcface", 150: "dlib", 160: "facenet"}[side]
-    found = quality.measure(seen(rng.normal(size=(5, 2)) * 30), chip, alignment.TEMPLATES[template])
+    found = quality.measure(seen(rng.normal(size=(5, 2)) * 30), chip, template=alignment.TEMPLATES[template])
     assert set(found) == {item.name for item in quality.REQUIREMENTS}
     assert all(np.isfinite(value) for value in found.values())
     for name in ("sharpness", "brightness", "overexposed_fraction", "underexposed_fraction", "occlusion"):

@@ -92,11 +92,11 @@ def equal(one: tuple[FrozenViews, ...], other: tuple[FrozenViews, ...]) -> bool:
 def test_a_sample_is_computed_once_whatever_theta_becomes(
     store: EncryptedStore, bundle: Bundle, features: tuple[Array, ...], computed: list[Array]
 ) -> None:
-    first = frozen_views.frozen_views(store, USER, deployment(), features, bundle)
+    first = frozen_views.frozen_views(store, USER, deployment=deployment(), features=features, bundle=bundle)
     assert len(computed) == 3
     written = record_of(store).stat().st_mtime_ns
     later = bundle.with_theta(bundle.theta + np.float32(1))
-    again = frozen_views.frozen_views(store, USER, deployment(), features, later)
+    again = frozen_views.frozen_views(store, USER, deployment=deployment(), features=features, bundle=later)
     assert len(computed) == 3
     assert record_of(store).stat().st_mtime_ns == written
     assert equal(first, again)
@@ -106,10 +106,12 @@ def test_a_sample_is_computed_once_whatever_theta_becomes(
 def test_only_what_is_new_is_computed_and_what_is_gone_is_dropped(
     store: EncryptedStore, bundle: Bundle, features: tuple[Array, ...], computed: list[Array]
 ) -> None:
-    frozen_views.frozen_views(store, USER, deployment(), features, bundle)
+    frozen_views.frozen_views(store, USER, deployment=deployment(), features=features, bundle=bundle)
     fourth = np.random.default_rng(9).random((8, 8), np.float32)
     size = record_of(store).stat().st_size
-    found = frozen_views.frozen_views(store, USER, deployment(), (fourth, features[1], features[1]), bundle)
+    found = frozen_views.frozen_views(
+        store, USER, deployment=deployment(), features=(fourth, features[1], features[1]), bundle=bundle
+    )
     assert len(computed) == 4
     assert np.array_equal(computed[-1], fourth)
     assert found[1] is found[2]
@@ -119,9 +121,9 @@ def test_only_what_is_new_is_computed_and_what_is_gone_is_dropped(
 def test_another_frozen_part_is_not_trained_on_what_is_left_of_the_former(
     store: EncryptedStore, bundle: Bundle, features: tuple[Array, ...], computed: list[Array]
 ) -> None:
-    first = frozen_views.frozen_views(store, USER, deployment(), features, bundle)
+    first = frozen_views.frozen_views(store, USER, deployment=deployment(), features=features, bundle=bundle)
     other = export_bundle(backbones.get("digits-cnn", "head").random(2))
-    second = frozen_views.frozen_views(store, USER, deployment(), features, other)
+    second = frozen_views.frozen_views(store, USER, deployment=deployment(), features=features, bundle=other)
     assert len(computed) == 6
     assert not equal(first, second)
     assert len(list((store.folder / "users").glob("*/frozen-views.*"))) == 1
@@ -136,7 +138,7 @@ def test_what_is_damaged_is_made_again(
     computed: list[Array],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = frozen_views.frozen_views(store, USER, deployment(), features, bundle)
+    first = frozen_views.frozen_views(store, USER, deployment=deployment(), features=features, bundle=bundle)
     path = record_of(store)
     body = bytearray(path.read_bytes())
     if damage == "cut short":
@@ -150,7 +152,7 @@ def test_what_is_damaged_is_made_again(
         store.put("frozen-views", [b"no message"], name=deployment().identity, user=USER)
     else:
         monkeypatch.setattr(frozen_views, "CROPS", 9)
-    again = frozen_views.frozen_views(store, USER, deployment(), features, bundle)
+    again = frozen_views.frozen_views(store, USER, deployment=deployment(), features=features, bundle=bundle)
     assert len(computed) == 6
     assert equal(first, again)
 
@@ -158,7 +160,7 @@ def test_what_is_damaged_is_made_again(
 def test_it_is_sealed_in_the_users_folder_and_goes_with_the_user(
     store: EncryptedStore, bundle: Bundle, features: tuple[Array, ...]
 ) -> None:
-    found = frozen_views.frozen_views(store, USER, deployment(), features, bundle)
+    found = frozen_views.frozen_views(store, USER, deployment=deployment(), features=features, bundle=bundle)
     stored = record_of(store).read_bytes()
     for item in found:
         for row in (*item.inference, *item.crops):
@@ -168,7 +170,7 @@ def test_it_is_sealed_in_the_users_folder_and_goes_with_the_user(
     store.delete(USER)
     assert list(store.folder.glob("users/*")) == []
     with pytest.raises(UnknownUserError):  # a round that was under way brings nothing back
-        frozen_views.frozen_views(store, USER, deployment(), features, bundle)
+        frozen_views.frozen_views(store, USER, deployment=deployment(), features=features, bundle=bundle)
     assert list(store.folder.glob("users/*")) == []
 
 
@@ -176,7 +178,7 @@ def test_each_server_has_its_own_and_leaving_drops_it(
     store: EncryptedStore, bundle: Bundle, features: tuple[Array, ...]
 ) -> None:
     for name in ("clinic", "bank"):
-        frozen_views.frozen_views(store, USER, deployment(name), features, bundle)
+        frozen_views.frozen_views(store, USER, deployment=deployment(name), features=features, bundle=bundle)
     assert len(list((store.folder / "users").glob("*/frozen-views.*"))) == 2
     forget_frozen_views(store, USER, deployment("bank"))
     forget_frozen_views(store, USER, deployment("bank"))
@@ -193,11 +195,11 @@ def test_more_than_the_limit_is_computed_every_time(
     # A sample has 1 + 8 views of 512 float32 values.
     monkeypatch.setattr(frozen_views, "LIMIT_BYTES", 3 * 9 * 512 * 4 - 1)
     for _ in range(2):
-        frozen_views.frozen_views(store, USER, deployment(), features, bundle)
+        frozen_views.frozen_views(store, USER, deployment=deployment(), features=features, bundle=bundle)
     assert len(computed) == 6
     assert list((store.folder / "users").glob("*/frozen-views.*")) == []
     monkeypatch.setattr(frozen_views, "LIMIT_BYTES", 3 * 9 * 512 * 4)
-    frozen_views.frozen_views(store, USER, deployment(), features, bundle)
+    frozen_views.frozen_views(store, USER, deployment=deployment(), features=features, bundle=bundle)
     assert record_of(store).exists()
 
 
@@ -208,14 +210,14 @@ def test_a_full_disk_costs_time_and_nothing_else(
         raise StoreFullError("no space")
 
     monkeypatch.setattr(EncryptedStore, "put", full)
-    assert len(frozen_views.frozen_views(store, USER, deployment(), features, bundle)) == 3
+    assert len(frozen_views.frozen_views(store, USER, deployment=deployment(), features=features, bundle=bundle)) == 3
 
 
 def test_a_model_that_does_not_fit_the_deployment(
     store: EncryptedStore, bundle: Bundle, features: tuple[Array, ...]
 ) -> None:
     with pytest.raises(BundleError, match="none of it frozen"):
-        frozen_views.frozen_views(store, USER, deployment(), features, shipped())
+        frozen_views.frozen_views(store, USER, deployment=deployment(), features=features, bundle=shipped())
     check_fit("handwriting", bundle, deployment=deployment())
     check_fit("handwriting", None, deployment=deployment())
     with pytest.raises(SettingsError, match="'all' is trained, the server trains 'head'"):

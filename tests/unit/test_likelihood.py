@@ -73,7 +73,7 @@ def test_gradients_are_finite_differences(seed: int) -> None:
 
 def test_the_fit_finds_what_made_the_scores() -> None:
     rows, scores, weights = trials(1, 20_000)
-    location, log_scale = fitting.fit_impostors(rows, scores, weights)
+    location, log_scale = fitting.fit_impostors(rows, scores, weights=weights)
     assert location == pytest.approx([0.5, 0.05, 0.02, -0.01], abs=0.005)
     assert log_scale == pytest.approx([-2.5, 0.1, 0.0, 0.0], abs=0.03)
     assert np.abs(fitting.impostor_loss(np.r_[location, log_scale], rows, scores, weights)[1]).max() < 1e-4
@@ -84,9 +84,9 @@ def test_the_fit_finds_what_made_the_scores() -> None:
 def test_the_fit_follows_the_scale_of_scores_and_not_their_order(seed: int, factor: float, shift: float) -> None:
     rows, scores, weights = trials(seed)
     order = np.random.default_rng(seed).permutation(len(scores))
-    location, log_scale = fitting.fit_impostors(rows, scores, weights, 0.0)
+    location, log_scale = fitting.fit_impostors(rows, scores, weights=weights, ridge=0.0)
     z = (scores - rows @ location) / np.exp(rows @ log_scale)
-    moved, widened = fitting.fit_impostors(rows[order], factor * scores[order] + shift, weights, 0.0)
+    moved, widened = fitting.fit_impostors(rows[order], factor * scores[order] + shift, weights=weights, ridge=0.0)
     again = (factor * scores + shift - rows @ moved) / np.exp(rows @ widened)
     assert again == pytest.approx(z, abs=2e-2)
 
@@ -112,9 +112,9 @@ def test_weights_are_repetitions() -> None:
 
 def test_what_cannot_be_fitted() -> None:
     with pytest.raises(ValueError, match="do not differ"):
-        fitting.fit_impostors(np.ones((3, 1)), np.full(3, 0.5), np.full(3, 1 / 3))
+        fitting.fit_impostors(np.ones((3, 1)), np.full(3, 0.5), weights=np.full(3, 1 / 3))
     with pytest.raises(ValueError, match="do not differ"):
-        fitting.fit_impostors(np.ones((0, 1)), np.zeros(0), np.zeros(0))
+        fitting.fit_impostors(np.ones((0, 1)), np.zeros(0), weights=np.zeros(0))
     with pytest.raises(ValueError, match="genuine and impostor trials"):
         fitting.fit_line(np.zeros(0), np.ones(2))
     with pytest.raises(ValueError, match="do not score higher"):

@@ -96,7 +96,7 @@ def test_a_secret_is_kept_before_the_update_leaves_and_c_i_after(store: Encrypte
     queue = UploadQueue(store, USER, server="s", rng=np.random.default_rng(0), clock=lambda: 0.0)
     memory = {"offset": np.array([7.0]), controls.KEPT: np.array([2.0])}
     result = TrainingResult(np.zeros(4, np.float32), 3, b"payload", memory, 0.5)
-    item = enqueue(queue, member, header(2), result, store)
+    item = enqueue(queue, member, header=header(2), result=result, store=store)
     kept = read_memory(store, USER, member.deployment)
     assert (kept["offset"].tolist(), kept[controls.KEPT].tolist()) == ([7.0], [1.0])
     acknowledge(store, member, item)

@@ -24,7 +24,7 @@ def secrets_of(seed: int) -> Callable[[int], bytes]:
 
 def drawn(radius: float, seed: int = 0, dimension: int = 8, shift: Shift = USUAL) -> tuple[Float64, int]:
     offset, rotations = proxies.fit_offset(
-        np.zeros(dimension, np.float32), proxies.UNDRAWN, radius, shift, secrets_of(seed)
+        np.zeros(dimension, np.float32), proxies.UNDRAWN, radius=radius, shift=shift, secret=secrets_of(seed)
     )
     return offset.astype(np.float64), rotations
 
@@ -81,7 +81,9 @@ def test_averaging_finds_the_centre_without_a_frozen_offset_and_not_with_it() ->
     offset, rotations = drawn(radius, seed=9, dimension=dimension)
 
     def frozen_proxy(t: int) -> Float64:
-        again, count = proxies.fit_offset(offset.astype(np.float32), rotations, radius, USUAL, secrets_of(t))
+        again, count = proxies.fit_offset(
+            offset.astype(np.float32), rotations, radius=radius, shift=USUAL, secret=secrets_of(t)
+        )
         assert count == rotations
         return centre + again
 
@@ -100,15 +102,17 @@ def test_even_a_spent_budget_of_rotations_does_not_average_out() -> None:
 
 def test_an_offset_is_kept_until_the_ball_outgrows_it_and_replaced_as_often_as_the_budget_allows() -> None:
     secret = secrets_of(5)
-    offset, rotations = proxies.fit_offset(np.zeros(8, np.float32), proxies.UNDRAWN, 0.2, USUAL, secret)
+    offset, rotations = proxies.fit_offset(
+        np.zeros(8, np.float32), proxies.UNDRAWN, radius=0.2, shift=USUAL, secret=secret
+    )
     assert (np.linalg.norm(offset), rotations) == (pytest.approx(0.6), 0)
     # 0.6 is at least 1.5 radii up to a radius of 0.4; a ball that shrinks keeps direction and length.
     for radius in (0.01, 0.2, 0.4):
-        again, rotations = proxies.fit_offset(offset, rotations, radius, USUAL, secret)
+        again, rotations = proxies.fit_offset(offset, rotations, radius=radius, shift=USUAL, secret=secret)
         np.testing.assert_array_equal(again, offset)
     lengths = []
     for radius in (0.41, 0.83, 1.7):  # each outgrows the last: 1.23 / 1.5 = 0.82, 2.49 / 1.5 = 1.66
-        offset, rotations = proxies.fit_offset(offset, rotations, radius, USUAL, secret)
+        offset, rotations = proxies.fit_offset(offset, rotations, radius=radius, shift=USUAL, secret=secret)
         lengths.append(float(np.linalg.norm(offset)))
     assert rotations == 2
     assert lengths == [pytest.approx(1.23), pytest.approx(2.49), pytest.approx(2.49)]  # the third time: no budget left
@@ -186,7 +190,7 @@ def store(**age: int) -> ProxyStore:
 
 
 def relayed_to(state: ProxyStore, user: str, most: int = 0, seed: int = 0) -> list[float]:
-    centres, margins = proxies.relay(state, user, most, np.random.default_rng(seed))
+    centres, margins = proxies.relay(state, user, most=most, rng=np.random.default_rng(seed))
     assert centres.dtype == margins.dtype == np.float32
     np.testing.assert_allclose(margins, 0.1 * centres[:, 0], rtol=1e-6)
     return centres[:, 0].tolist()

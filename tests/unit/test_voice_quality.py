@@ -38,7 +38,7 @@ def test_signal_to_noise_ratio_by_hand() -> None:
     power = np.ones((50, 2), np.float32)
     power[20:, 0] = 100.0
     spoken = np.arange(50) >= 20
-    found = measure(np.zeros(8000, np.float32), 16_000, -20.0, power, Speech(spoken, spoken))
+    found = measure(np.zeros(8000, np.float32), 16_000, level_dbfs=-20.0, power=power, speech=Speech(spoken, spoken))
     assert found["snr_db"] == pytest.approx(10 * np.log10(49.5), abs=1e-3)
     assert found["speech_s"] == pytest.approx(0.3)
     assert found["duration_s"] == 0.5
@@ -50,7 +50,7 @@ def test_a_pause_that_software_wrote_does_not_count() -> None:
     power[30:] = 100.0
     power[30:33] = 4.0
     spoken = np.arange(60) >= 30
-    found = measure(np.zeros(8000, np.float32), 16_000, -20.0, power, Speech(spoken, spoken))
+    found = measure(np.zeros(8000, np.float32), 16_000, level_dbfs=-20.0, power=power, speech=Speech(spoken, spoken))
     assert found["snr_db"] == pytest.approx(10 * np.log10((27 * 100 + 3 * 4) / 30 / 4 - 1), abs=1e-3)
 
 

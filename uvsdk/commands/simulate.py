@@ -110,12 +110,12 @@ def _run(arguments: argparse.Namespace) -> int:
             )
             workers = stack.enter_context(remote)
         simulation = Simulation(config, trunk, population, engine, workers=workers)
-        before = evaluate(simulation, people, reader)
+        before = evaluate(simulation, people, reader=reader)
         if arguments.resume:
             path = arguments.output / CHECKPOINT
             simulation = Simulation.restore(path, trunk, population, engine=engine, workers=workers, config=config)
         _train(simulation, arguments, replace(setup, config=config))
-    after = evaluate(simulation, people, reader)
+    after = evaluate(simulation, people, reader=reader)
     print(_table(before, after))
     if arguments.output is not None:
         bundle.with_theta(simulation.theta).save(arguments.output / MODEL)

@@ -216,7 +216,7 @@ def _ratio(
     scores, rows = (np.concatenate([part[index] for part in scored]) for index in range(2))
     own = np.concatenate([cell.is_genuine for _, cell in cells])
     weights = np.concatenate([cell.weights() for _, cell in cells])
-    location, log_scale = fitting.fit_impostors(rows[~own], scores[~own], weights[~own])
+    location, log_scale = fitting.fit_impostors(rows[~own], scores[~own], weights=weights[~own])
     placed, widths = rows[~own] @ location, rows[~own] @ log_scale
     originals = [_originals(part.seen) for part in parts]
     genuine = sum(int(cell.is_genuine.sum()) for cell in originals)

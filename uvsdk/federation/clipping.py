@@ -68,12 +68,12 @@ def absolute_norm(start_norm: float, config: TrainingConfig) -> float:
     return min(longest, steps * (_CONTROLLED if config.control_variates else 1.0))
 
 
-def announced_norm(start_norm: float, medians: Sequence[float], config: TrainingConfig) -> float:
+def announced_norm(start_norm: float, medians: Sequence[float], *, config: TrainingConfig) -> float:
     """The norm that a round announces.
 
     >>> config = TrainingConfig("d", "voice", "ge2e", "fedaws")
-    >>> announced_norm(10.0, [], config), announced_norm(10.0, [0.1, 0.2], config), announced_norm(10.0, [9.0], config)
-    (10.0, 0.6000000000000001, 10.0)
+    >>> [announced_norm(10.0, medians, config=config) for medians in ([], [0.1, 0.2], [9.0])]
+    [10.0, 0.6000000000000001, 10.0]
 
     Args:
         start_norm: norm of the parameters that training started from.

@@ -200,10 +200,10 @@ def run(session: Session, outputs: Sequence[str], inputs: Mapping[str, Array]) -
         ) from error
 
 
-def number(preprocessing: Preprocessing, key: str, default: float) -> float:
+def number(preprocessing: Preprocessing, key: str, *, default: float) -> float:
     """The number under ``key``. Raises :class:`BundleError` where the manifest holds something else there.
 
-    >>> number({"mels": 40}, "mels", 80)
+    >>> number({"mels": 40}, "mels", default=80)
     40.0
     """
     value = preprocessing.get(key, default)
@@ -212,10 +212,10 @@ def number(preprocessing: Preprocessing, key: str, default: float) -> float:
     return float(value)
 
 
-def word(preprocessing: Preprocessing, key: str, default: str, allowed: Sequence[str]) -> str:
+def word(preprocessing: Preprocessing, key: str, *, default: str, allowed: Sequence[str]) -> str:
     """The word under ``key``, one of ``allowed``. Raises :class:`BundleError` otherwise.
 
-    >>> word({}, "scale", "power", ("power", "log"))
+    >>> word({}, "scale", default="power", allowed=("power", "log"))
     'power'
     """
     value = preprocessing.get(key, default)

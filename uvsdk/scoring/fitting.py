@@ -47,7 +47,7 @@ def impostor_loss(
     return loss, np.concatenate([location_gradient, scale_gradient]) + ridge * held
 
 
-def fit_impostors(rows: Float64, scores: Float64, weights: Float64, ridge: float = RIDGE) -> tuple[Float64, Float64]:
+def fit_impostors(rows: Float64, scores: Float64, *, weights: Float64, ridge: float = RIDGE) -> tuple[Float64, Float64]:
     """Location and log scale weights of impostor scores, float64 (k,) each, by Fisher scoring with step halving.
 
     Args:

@@ -321,7 +321,7 @@ class Simulation:
 
     @property
     def _clip_norm(self) -> float:
-        return clipping.announced_norm(self.start_norm, self.medians, self.config)
+        return clipping.announced_norm(self.start_norm, self.medians, config=self.config)
 
     def _is_accepted(self, sent: Sent) -> bool:
         try:

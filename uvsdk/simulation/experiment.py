@@ -175,7 +175,7 @@ def reader_of(bundle: Bundle) -> Reader:
     return read
 
 
-def evaluate(simulation: Simulation, people: People, reader: Reader, *, seed: int = 0) -> list[Measured]:
+def evaluate(simulation: Simulation, people: People, *, reader: Reader, seed: int = 0) -> list[Measured]:
     """Equal error rates of the trunk as it is, with bootstrap intervals over people.
 
     *Seen*: held-out samples of those who trained, against the template that their device has: the mean embedding of

@@ -71,7 +71,7 @@ def svdd(plan: Plan, split: Split, seed: int) -> dict[tuple[str, str], float]:
     for digit in range(DIGITS):
         trunk = digits.lenet(seed * DIGITS + digit, affine=False)
         outcome = deep_svdd.train(trunk, split.train[digit], plan.local(seed))
-        columns.append(deep_svdd.scores(trunk, split.images, outcome.centre))
+        columns.append(deep_svdd.scores(trunk, split.images, centre=outcome.centre))
     return {("auroc", "percent"): digits.auroc(np.stack(columns, axis=1), split.labels)}
 
 

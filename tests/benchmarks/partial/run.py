@@ -121,7 +121,7 @@ def _round(
     features = store.features(USER)
     frozen: tuple[FrozenViews, ...] | None = None
     if bundle.manifest.train != "all":
-        frozen = frozen_views(store, USER, deployment, features, bundle)
+        frozen = frozen_views(store, USER, deployment=deployment, features=features, bundle=bundle)
     frozen_s = time.process_time() - started
     started = time.process_time()
     row = np.random.default_rng(0).standard_normal(bundle.manifest.dimension)

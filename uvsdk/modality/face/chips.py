@@ -53,7 +53,7 @@ def prepare(sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTU
     """
     preprocessing = bundle.manifest.preprocessing
     template, size = _template(preprocessing)
-    minimum = number(preprocessing, "minimum_face_pixels", MINIMUM_FACE_PIXELS)
+    minimum = number(preprocessing, "minimum_face_pixels", default=MINIMUM_FACE_PIXELS)
     if capture.quality == "off":
         minimum = 0.0
     started = perf_counter()
@@ -71,7 +71,7 @@ def prepare(sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTU
     face = detector.level(photo, choose(faces, handed_in, minimum, capture.faces, reduction), session)
     detected = perf_counter()
     chip = alignment.warp(photo, template.fit(face.landmarks, size), size)
-    quality = judge(measure(face, chip, template, reduction), capture.quality)
+    quality = judge(measure(face, chip, template=template, reduction=reduction), capture.quality)
     finished = perf_counter()
     return Prepared(
         features=chip,
@@ -137,9 +137,9 @@ def choose(
 
 
 def _template(preprocessing: Preprocessing) -> tuple[alignment.LandmarkTemplate, int]:
-    name = word(preprocessing, "template", "arcface", tuple(alignment.TEMPLATES))
+    name = word(preprocessing, "template", default="arcface", allowed=tuple(alignment.TEMPLATES))
     template = alignment.TEMPLATES[name]
-    size = int(number(preprocessing, "size", template.size))
+    size = int(number(preprocessing, "size", default=template.size))
     if not 8 <= size <= 1024:
         raise BundleError(f"a face chip has 8 to 1024 pixels a side, the bundle asks for {size}")
     return template, size

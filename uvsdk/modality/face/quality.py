@@ -51,7 +51,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
 :func:`uvsdk.modality.face.chips.prepare`."""
 
 
-def measure(face: Detection, chip: UInt8, template: LandmarkTemplate, reduction: float = 1.0) -> dict[str, float]:
+def measure(face: Detection, chip: UInt8, *, template: LandmarkTemplate, reduction: float = 1.0) -> dict[str, float]:
     """The keys of :data:`REQUIREMENTS`.
 
     ``face_pixels`` is the width in the photo as it was handed in. All else but the pose is measured on the chip, so it

@@ -149,7 +149,7 @@ def _stretched(levels: Array) -> Float32:
 
 
 def _size(preprocessing: Preprocessing) -> int:
-    size = int(number(preprocessing, "size", 8))
+    size = int(number(preprocessing, "size", default=8))
     if not 2 <= size <= _PAGE_SIDE:
         raise BundleError(f"a grid of ink has 2 to {_PAGE_SIDE} cells a side, the bundle asks for {size}")
     return size

@@ -66,15 +66,15 @@ class Framing:
     def read(cls, preprocessing: Preprocessing) -> Framing:
         """From a manifest. Raises :class:`BundleError` for a value that is not of its kind."""
         return cls(
-            sample_rate=int(number(preprocessing, "sample_rate", 16_000)),
-            mels=int(number(preprocessing, "mels", 40)),
-            window_s=number(preprocessing, "window_s", 0.025),
-            hop_s=number(preprocessing, "hop_s", 0.010),
-            scale=word(preprocessing, "scale", "power", ("power", "log")),
-            mean=word(preprocessing, "mean", "none", ("none", "utterance")),
-            view_frames=int(number(preprocessing, "view_frames", 160)),
-            view_hop_frames=int(number(preprocessing, "view_hop_frames", 80)),
-            minimum_speech_s=number(preprocessing, "minimum_speech_s", 0.5),
+            sample_rate=int(number(preprocessing, "sample_rate", default=16_000)),
+            mels=int(number(preprocessing, "mels", default=40)),
+            window_s=number(preprocessing, "window_s", default=0.025),
+            hop_s=number(preprocessing, "hop_s", default=0.010),
+            scale=word(preprocessing, "scale", default="power", allowed=("power", "log")),
+            mean=word(preprocessing, "mean", default="none", allowed=("none", "utterance")),
+            view_frames=int(number(preprocessing, "view_frames", default=160)),
+            view_hop_frames=int(number(preprocessing, "view_hop_frames", default=80)),
+            minimum_speech_s=number(preprocessing, "minimum_speech_s", default=0.5),
         )
 
 
@@ -124,7 +124,7 @@ def prepare(sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTU
             f"{speech.voiced_s:.2f} s of speech in {duration_s:.2f} s of sound, need "
             f"{framing.minimum_speech_s:.2f} s; speak longer, or closer to the microphone"
         )
-    measured = measure(recorded, rate, level, power, speech)
+    measured = measure(recorded, rate, level_dbfs=level, power=power, speech=speech)
     quality = judge(measured, capture.quality)
     detected = perf_counter()
     if framing.mels != vad.MELS:

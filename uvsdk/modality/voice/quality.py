@@ -88,7 +88,7 @@ SECOND_SPEAKER = Requirement(
 of 2,877 made of two readers, one after the other, 92 % exceed 0.35."""
 
 
-def measure(recorded: Float32, rate: int, level_dbfs: float, power: Float32, speech: Speech) -> dict[str, float]:
+def measure(recorded: Float32, rate: int, *, level_dbfs: float, power: Float32, speech: Speech) -> dict[str, float]:
     """The values by the names that :attr:`uvsdk.scoring.Quality.measured` documents.
 
     Args:

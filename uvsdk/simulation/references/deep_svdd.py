@@ -135,7 +135,7 @@ def initial_centre(trunk: nn.Module, features: Tensor) -> Tensor:
     return torch.where(total.abs() < _SMALLEST_COORDINATE, sign * _SMALLEST_COORDINATE, total)
 
 
-def scores(trunk: nn.Module, features: Tensor, centre: Float32) -> Float32:
+def scores(trunk: nn.Module, features: Tensor, *, centre: Float32) -> Float32:
     """-|z - c|, float32 (n,): high for samples that look like those of training."""
     distances = torch.linalg.vector_norm(_embedded(trunk, features) - torch.from_numpy(centre), dim=1)
     result: Float32 = -distances.numpy()

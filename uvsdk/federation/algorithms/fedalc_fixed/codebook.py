@@ -83,9 +83,9 @@ def objective(counts: Correlation, settings: Settings) -> Objective:
 def optimise(
     vectors: Float64,
     target: Objective,
+    *,
     settings: Settings,
     rng: np.random.Generator,
-    *,
     moved: Int64 | None = None,
 ) -> Float64:
     """``vectors``, float64 (C, d) with unit rows, moved to a minimum of ``target``; only rows ``moved`` where given.

@@ -40,7 +40,7 @@ def _optimised(
     state: LabelMatrix, settings: Settings, rng: np.random.Generator, *, moved: Int64 | None = None
 ) -> LabelMatrix:
     target = codebook.objective(state.correlation(settings.smallest_shared), settings)
-    vectors = codebook.optimise(state.rows.vectors, target, settings, rng, moved=moved)
+    vectors = codebook.optimise(state.rows.vectors, target, settings=settings, rng=rng, moved=moved)
     return replace(state, rows=replace(state.rows, vectors=vectors))
 
 

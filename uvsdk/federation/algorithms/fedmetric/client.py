@@ -138,7 +138,7 @@ def _published(local: Local, rows: Tensor, settings: Settings, secret: Secret) -
     if settings.sharing == "true":
         return _with_ball(local, ball.centre, ball)
     offset, rotations = proxies.fit_offset(
-        local.offset.numpy(), int(local.rotations), ball.radius, settings.shift(), secret
+        local.offset.numpy(), int(local.rotations), radius=ball.radius, shift=settings.shift(), secret=secret
     )
     kept = replace(local, offset=torch.tensor(offset), rotations=torch.tensor(rotations))
     if not proxies.hides(offset, ball.radius, settings.shift()):

@@ -113,7 +113,7 @@ def memory_of(offset: Float32, rotations: int) -> Memory:
     return {} if rotations == UNDRAWN else {_OFFSET: offset, _ROTATIONS: np.array([rotations], np.int64)}
 
 
-def fit_offset(offset: Float32, rotations: int, radius: float, shift: Shift, secret: Secret) -> tuple[Float32, int]:
+def fit_offset(offset: Float32, rotations: int, *, radius: float, shift: Shift, secret: Secret) -> tuple[Float32, int]:
     """The offset for a ball of ``radius``, and how often it was replaced.
 
     The one kept is used as long as it :func:`hides` the ball. One that the ball outgrew is replaced, direction and
@@ -281,7 +281,7 @@ def refresh(store: ProxyStore, published: dict[str, tuple[Float32, float]], *, a
     )
 
 
-def relay(store: ProxyStore, user: str, most: int, rng: np.random.Generator) -> tuple[Float32, Float32]:
+def relay(store: ProxyStore, user: str, *, most: int, rng: np.random.Generator) -> tuple[Float32, Float32]:
     """The proxies for one device: of other persons, shuffled, unlabelled, at most ``most`` of them (0 for all).
 
     Of several linked identities of one person the youngest proxy goes out: two of them would push others twice, and

@@ -44,7 +44,7 @@ def _users(state: ProxyStore) -> tuple[str, ...]:
 
 
 def _task(state: ProxyStore, user: str, request: None, settings: Settings, rng: np.random.Generator) -> Task:
-    centres, margins = proxies.relay(state, user, settings.proxies, rng)
+    centres, margins = proxies.relay(state, user, most=settings.proxies, rng=rng)
     age = int(state.age[state.row(user)])
     due = age == proxies.UNPUBLISHED or age + 1 >= settings.publish_every
     return Task(centres, margins, due and settings.sharing != "none")
