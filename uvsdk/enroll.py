@@ -258,14 +258,3 @@ def _take_part(federation: Federation, user_id: str, bundle: Bundle, store: Stor
     except Exception as error:  # noqa: BLE001 - a trainer is anybody's code, and what was stored must be told
         _LOG.warning("taking part failed after the enrolment was stored", exc_info=True)
         return Participation("queued", f"taking part failed ({type(error).__name__}); the log holds the reason")
-
-
-__all__ = [
-    "Enrollment",
-    "Existing",
-    "Federation",
-    "Outliers",
-    "Participation",
-    "SampleReport",
-    "enroll",
-]

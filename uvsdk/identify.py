@@ -332,15 +332,3 @@ def _applicable(threshold: SearchThreshold | None, gallery: Gallery, bundle: Bun
 def _check_rate(fpir: float) -> None:
     if not 0.0 < fpir < 1.0:
         raise ThresholdError(f"a false positive identification rate lies between 0 and 1, got {fpir}")
-
-
-__all__ = [
-    "DEFAULT_FPIR",
-    "Identification",
-    "SearchOutcome",
-    "SearchThreshold",
-    "cohort_threshold",
-    "identify",
-    "search_threshold",
-    "threshold_for",
-]

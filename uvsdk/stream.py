@@ -213,6 +213,3 @@ class VoiceStream:
                 f"a stream is of one kind: it began with {first.dtype} {('n', *first.shape[1:])} at {self._rate} Hz, "
                 f"this chunk is {pcm.dtype} {('n', *pcm.shape[1:])} at {rate} Hz"
             )
-
-
-__all__ = ["CHECKS_S", "Progress", "VoiceStream"]

@@ -315,18 +315,3 @@ def _applicable(threshold: Threshold | None, bundle: Bundle) -> Threshold:
             "it was made with, or enrol again"
         )
     return threshold
-
-
-__all__ = [
-    "check_calibration",
-    "check_detectors",
-    "check_rate",
-    "compare",
-    "decide",
-    "presentations_of",
-    "stricter",
-    "threshold_at",
-    "threshold_for",
-    "verify",
-    "verify_with_embedding",
-]

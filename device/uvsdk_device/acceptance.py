@@ -122,6 +122,3 @@ def _refusal(bundle: Bundle, last: Accepted) -> str:
         f"{what}. Use the accepted bundle; if the new one is meant, look at it (uvsdk bundle show) and accept it: "
         "uvsdk store --accept-model BUNDLE, or store.accept_model(bundle)"
     )
-
-
-__all__ = ["KEPT", "Accepted", "accept_model", "accepted_models", "check_model"]

@@ -91,6 +91,3 @@ def _host(text: str, *, bracketed: bool) -> str:
     if not _NAME.fullmatch(host):
         raise SettingsError(f"{_EXPECTED}; the host of this one is neither a name nor an address")
     return host
-
-
-__all__ = ["Address"]

@@ -133,6 +133,3 @@ def _forget_versions(store: EncryptedStore, user_id: str, enrolled: Template) ->
 
 def _keep(store: EncryptedStore, user_id: str, history: History) -> None:
     store.put(AGEING, [pack(history)], user=user_id)
-
-
-__all__ = ["TemplateAgeing", "read_history", "revert_template"]

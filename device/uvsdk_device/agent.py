@@ -257,6 +257,3 @@ def _asked(values: object) -> _VerifyRequest:
         return _VerifyRequest(user, base64.b64decode(sample, validate=True), fmr, quality, faces)
     except ValueError as error:
         raise WireError("sample is not base64") from error
-
-
-__all__ = ["AgentSettings", "agent_token", "create_app", "serve"]

@@ -251,6 +251,3 @@ def reset_attempts(store: EncryptedStore, user_id: str | None = None) -> None:
         return
     store.template(user_id)
     store.drop(ATTEMPTS, user=user_id)
-
-
-__all__ = ["AttemptGate", "read_attempts", "reset_attempts"]

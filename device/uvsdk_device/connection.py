@@ -358,6 +358,3 @@ def _target(response: httpx.Response) -> str:
     except ValueError:
         host = None
     return f" to {host[:100]}" if host else ""
-
-
-__all__ = ["JSON_LIMIT", "Answer", "Connection", "Object", "Signer", "Timeouts"]

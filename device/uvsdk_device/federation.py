@@ -537,6 +537,3 @@ def _unless_unconfirmed() -> Iterator[None]:
     except ServerRefusedError as error:
         if error.kind != "unconfirmed-device":
             raise
-
-
-__all__ = ["Federation", "RoundReport"]

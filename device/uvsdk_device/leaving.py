@@ -50,6 +50,3 @@ def _is_complete(connection: Connection, told: bytes) -> bool:
         return bool(json.loads(body)["state"] == "complete")
     except (ServerUnreachableError, ServerRefusedError, WireError, ValueError, KeyError, TypeError):
         return False
-
-
-__all__ = ["Removal", "delete_user"]

@@ -103,6 +103,3 @@ def identification_json(found: Identification) -> dict[str, Any]:
         "quality": {"measured": found.quality.measured, "advice": list(found.quality.advice)},
         "timings_s": found.timings_s,
     }
-
-
-__all__ = ["decision_lines", "enrolment_lines", "identification_json", "identification_lines"]

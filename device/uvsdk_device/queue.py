@@ -259,6 +259,3 @@ class UploadQueue:
     def _remove(self, item: QueueItem) -> None:
         self._store.drop(self._item, name=str(item.number), user=self._user)
         self._store.drop(self._attempts, name=str(item.number), user=self._user)
-
-
-__all__ = ["Backoff", "Dropped", "QueueItem", "UploadQueue"]

@@ -61,6 +61,3 @@ async def form_as_json(request: Request) -> Request:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return Request({**request.scope, "headers": [*headers, (b"content-type", b"application/json")]}, receive)
-
-
-__all__ = ["StrictRequest", "StrictRoute", "form_as_json"]

@@ -52,7 +52,7 @@ from uvsdk.bundle.archive import (
 )
 from uvsdk.bundle.contents import calibration_of, presentation_of, theta_bytes, trusted_signer, version_of
 from uvsdk.bundle.external_data import check_external
-from uvsdk.bundle.manifest import FORMAT, Manifest, Parameter, decode, encode, object_of, parse
+from uvsdk.bundle.manifest import FORMAT, Manifest, decode, encode, object_of, parse
 from uvsdk.bundle.presentation_graph import PresentationGraph
 from uvsdk.errors import BundleError, ModelMismatchError, UnknownNameError
 from uvsdk.privacy import bundle_signing
@@ -62,8 +62,6 @@ from uvsdk.scoring.plausibility import check
 from uvsdk.scoring.record import MAGIC, calibration_bytes
 from uvsdk.system.execution import onnxruntime
 from uvsdk.system.forking import in_child, steady
-
-__all__ = ["MAXIMUM_BYTES", "Bundle", "Manifest", "Parameter", "shipped"]
 
 # Views go through the graph this many at a time, so that a long recording does not cost memory in proportion.
 _BATCH = 32

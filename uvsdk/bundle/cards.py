@@ -73,6 +73,3 @@ def make(calibration: Calibration, manifest: Manifest) -> tuple[str, bytes]:
     name = key(manifest)
     card = Calibration(evenly(calibration.impostor, KEPT), _PREFIX + name, calibration.source, ratio)
     return f"{name}.bin", to_bytes(card)
-
-
-__all__ = ["KEPT", "find", "key", "make", "with_card"]

@@ -74,6 +74,3 @@ def trusted_signer(signature: BundleSignature | None, trusted: Collection[Ed2551
             "here; get it from the publisher, or trust that key"
         )
     return signature.key_id
-
-
-__all__ = ["calibration_of", "presentation_of", "theta_bytes", "trusted_signer", "version_of"]

@@ -157,6 +157,3 @@ def _varint(data: memoryview, place: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, place
     raise IndexError(place)
-
-
-__all__ = ["External", "check_external", "external_tensors"]

@@ -119,6 +119,3 @@ def sample_digest(features: Array) -> str:
     found = hashlib.sha256(f"{features.dtype.str} {features.shape}\n".encode())
     found.update(np.ascontiguousarray(features).data)
     return found.hexdigest()
-
-
-__all__ = ["CROPS", "OUTPUT", "FrozenPart", "FrozenViews", "digest", "sample_digest"]

@@ -106,6 +106,3 @@ def embed(sample: Sample, bundle: Bundle, *, capture: Capture | None = None) -> 
     timings_s = {**prepared.timings_s, "model": time.perf_counter() - start}
     quality = prepared.quality if prepared.review is None else prepared.review(rows)
     return Embedded(embedding, prepared.features, quality, timings_s, prepared.captured)
-
-
-__all__ = ["CACHED_BUNDLES", "Embedded", "embed", "open_bundle"]

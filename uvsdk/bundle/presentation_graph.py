@@ -75,6 +75,3 @@ class PresentationGraph:
             threshold=float(str(typed("threshold", int, float))),
             source=str(typed("source", str)),
         )
-
-
-__all__ = ["PresentationGraph"]

@@ -229,6 +229,3 @@ def _weak(enrolled: Template, history: History, probe: Float32, strong: Threshol
     if compare(probe, enrolled) < strong.score:
         return "not a strong match with the enrolment's own template"
     return ""
-
-
-__all__ = ["STRONG_FMR", "AgeingPolicy", "History", "Step", "begin", "belongs", "revert", "step", "template_of"]

@@ -119,6 +119,3 @@ def _variety(embeddings: Float32, calibration: Calibration | None) -> float | No
     own = 1.0 - (rows @ rows.T)[np.triu_indices(len(rows), 1)].mean()
     others = 1.0 - float(np.median(calibration.impostor))
     return float(own) / others if others > 0 else None
-
-
-__all__ = ["SAMPLES", "VARIETY", "Completeness", "ExpectedFnmr", "completeness", "expected_fnmr"]

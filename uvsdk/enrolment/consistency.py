@@ -162,6 +162,3 @@ def _parted(count: int, merges: list[Merge]) -> list[frozenset[int]]:
         else:
             done.append(group)
     return done
-
-
-__all__ = ["APART", "FAR", "IMPOSTOR_RATE", "groups", "like", "limit", "majority", "similarity"]

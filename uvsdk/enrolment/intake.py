@@ -196,6 +196,3 @@ def too_few(usable: int, minimum: int, reports: Sequence[SampleReport]) -> str:
 
 def _digest(features: Array) -> bytes:
     return hashlib.sha256(repr((features.dtype.str, features.shape)).encode() + features.tobytes()).digest()
-
-
-__all__ = ["NOTHING", "Earlier", "SampleReport", "earlier_samples", "mean_of", "of_one_person", "read", "too_few"]

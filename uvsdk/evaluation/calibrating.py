@@ -368,6 +368,3 @@ def _cohort(seen: Observations) -> Cohort:
     conditions = [[seen.conditions[index].get(kind.name, math.nan) for kind in seen.kinds] for index in order]
     columns = np.array(conditions, np.float32).reshape(len(order), len(seen.kinds))
     return Cohort(seen.embeddings[order], seen.person[order], columns)
-
-
-__all__ = ["COHORT_SHARE", "COHORT_TOP", "LEAST_GENUINE", "LEAST_PEOPLE", "Fitted", "fit"]

@@ -163,6 +163,3 @@ def _variants(
             continue
         found.append((name, copy.embedding, copy.quality.measured))
     return found, embedded.captured
-
-
-__all__ = ["ORIGINAL", "Observations", "observe"]

@@ -225,13 +225,3 @@ def _thresholds(presentations: Presentations) -> Float64:
         np.asarray(item, np.float64).ravel() for item in (presentations.bona_fide, *presentations.attacks.values())
     ]
     return np.append(np.unique(np.concatenate(scores)), np.inf)
-
-
-__all__ = [
-    "PresentationRates",
-    "Presentations",
-    "Rate",
-    "apcer_at_bpcer",
-    "bpcer_at_apcer",
-    "rates",
-]

@@ -31,20 +31,6 @@ from uvsdk.evaluation.trials import Trials
 from uvsdk.modality import Capture
 from uvsdk.scoring.conditions import together
 
-__all__ = [
-    "Embedder",
-    "Failure",
-    "Person",
-    "ProtocolOutcome",
-    "all_pairs",
-    "bundle_embedder",
-    "digest",
-    "enrol_and_verify",
-    "is_list_of_people",
-    "read_folder",
-    "read_list",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Person:

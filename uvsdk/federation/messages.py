@@ -304,21 +304,3 @@ class OptimiserState:
     first: Float32
     second: Float32
     control: Float32 = field(default_factory=lambda: np.empty(0, np.float32))
-
-
-__all__ = [
-    "CLIPPINGS",
-    "OPTIMISERS",
-    "WEIGHTINGS",
-    "Admission",
-    "Invitation",
-    "Numbered",
-    "OptimiserState",
-    "Request",
-    "RoundHeader",
-    "ServerStatement",
-    "Task",
-    "TemplateUpload",
-    "TrainingConfig",
-    "UpdateHead",
-]

@@ -100,12 +100,3 @@ def verify_statement(
 def _message(statement: Statement, validity: Validity) -> bytes:
     times = struct.pack(">dd", validity.issued_unix_s, validity.expires_unix_s)
     return _SIGNED + hashlib.sha256(pack(statement)).digest() + times
-
-
-__all__ = [
-    "CLOCK_SKEW_S",
-    "Statement",
-    "Validity",
-    "sign_statement",
-    "verify_statement",
-]

@@ -102,6 +102,3 @@ def crop(captured: CapturedFace, *, enlargement: float, size: int) -> Float32:
     left, top, right, bottom = inner.tolist()
     seen = cut.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, right, bottom))
     return np.asarray(seen, np.float32) / np.float32(255)
-
-
-__all__ = ["FaceClassifier", "crop"]

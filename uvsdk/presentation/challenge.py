@@ -189,16 +189,3 @@ class Challenges:
         if late_s > 0:
             raise ChallengeError(f"the challenge expired {late_s:.1f} s ago: ask for a new one, and answer at once")
         return challenge
-
-
-__all__ = [
-    "DIGITS",
-    "LIFETIME_S",
-    "MAXIMUM_STEPS",
-    "STRAIGHT",
-    "TURNS",
-    "Challenge",
-    "ChallengeKind",
-    "Challenges",
-    "draw",
-]

@@ -144,6 +144,3 @@ def _levels(sound: Float32, rate: int) -> Float32:
     frames = padded[: count * width].reshape(count, width).astype(np.float64)
     power = np.var(frames, axis=1)
     return np.asarray(np.maximum(10.0 * np.log10(np.maximum(power, 1e-20)), _LOWEST_DBFS), np.float32)
-
-
-__all__ = ["Cleanliness", "bandwidth", "longest_run", "measure"]

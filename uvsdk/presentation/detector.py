@@ -83,6 +83,3 @@ def examine(
         presentations.append(detector.assess(captured, embedding))
         timings_s[f"presentation:{detector.name}"] = time.perf_counter() - start
     return tuple(presentations), timings_s
-
-
-__all__ = ["PresentationAttackDetector", "check", "detectors_of", "examine"]

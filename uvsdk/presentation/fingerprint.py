@@ -228,20 +228,3 @@ def _smooth(values: Float64, axis: int, width: int) -> Float64:
     shifted = [np.roll(values, shift, axis) for shift in range(-half, half + 1)]
     smooth: Float64 = np.mean(shifted, axis=0)
     return smooth
-
-
-__all__ = [
-    "BITS",
-    "FACE_BITS",
-    "FRAMES_PER_S",
-    "HALF_WINDOW_FRAMES",
-    "KEY_BYTES",
-    "WINDOW_FRAMES",
-    "FacePrint",
-    "VoicePrint",
-    "agreement",
-    "face_print",
-    "likeness",
-    "repeats_within",
-    "voice_prints",
-]

@@ -177,6 +177,3 @@ class HeadTurns:
             max((time_s for time_s, _ in steps), default=0.0),
             max((moved / time_s for time_s, moved in steps), default=0.0),
         )
-
-
-__all__ = ["HeadTurns", "TurnFrame", "turn"]

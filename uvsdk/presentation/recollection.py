@@ -164,6 +164,3 @@ def _unpacked(packed: UInt8, count: int) -> np.ndarray[tuple[int, ...], np.dtype
 
 def _signs(packed: UInt8, count: int) -> Float32:
     return np.where(_unpacked(packed, count), np.float32(1), np.float32(-1))
-
-
-__all__ = ["CAPACITY", "REMEMBERED_S", "Recollection"]

@@ -111,6 +111,3 @@ class FaceRepetition:
 def _check_share(value: float) -> None:
     if not 0.0 < value < 1.0:
         raise SettingsError(f"an agreement lies between 0 and 1, got {value}")
-
-
-__all__ = ["FaceRepetition", "VoiceRepetition"]

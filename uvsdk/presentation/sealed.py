@@ -56,6 +56,3 @@ def _cipher(key: bytes) -> AESGCM:
             f"a key has {KEY_BYTES} bytes, got {len(key)}; make one with uvsdk.templates.template.new_key()"
         )
     return AESGCM(key)
-
-
-__all__ = ["KEY_BYTES", "seal", "unseal"]

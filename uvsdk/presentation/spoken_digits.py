@@ -204,6 +204,3 @@ class _Body:
             for digit, count in zip(DIGITS, self.counts, strict=True)
         }
         return SpokenDigitTemplates(digits)
-
-
-__all__ = ["READINGS", "SpokenDigitTemplates", "SpokenDigits"]

@@ -165,6 +165,3 @@ def _cosines() -> Float32:
     lifter = 1.0 + COEFFICIENTS / 2 * np.sin(np.pi * order / COEFFICIENTS)
     cosines = lifter * np.cos(np.pi * order * band / _bands()) * np.sqrt(2.0 / _bands())
     return np.asarray(cosines / 4.0, np.float32)
-
-
-__all__ = ["FRAMES_PER_S", "SAMPLE_RATE", "WIDTH", "align", "cepstra", "split"]

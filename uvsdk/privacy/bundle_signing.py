@@ -167,14 +167,3 @@ def _read(path: str | os.PathLike[str]) -> bytes:
 
 def _message(statement: BundleStatement) -> bytes:
     return _SIGNED + hashlib.sha256(pack(statement)).digest()
-
-
-__all__ = [
-    "BundleSignature",
-    "BundleStatement",
-    "new_private_key",
-    "public_pem",
-    "read_private_key",
-    "read_public_key",
-    "sign",
-]

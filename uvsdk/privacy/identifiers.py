@@ -189,17 +189,3 @@ def _keyed(pepper: bytes, word: bytes, deployment: str, *parts: bytes) -> hmac.H
 def new_pepper() -> bytes:
     """32 secret bytes from the operating system. Whoever loses them can no longer find anyone by id."""
     return secrets.token_bytes(32)
-
-
-__all__ = [
-    "KEY_ID_DIGITS",
-    "PEPPER_BYTES",
-    "canonical_embedding",
-    "canonical_instance",
-    "canonical_user_id",
-    "hash_instance",
-    "hash_person",
-    "hash_user_id",
-    "key_id",
-    "new_pepper",
-]

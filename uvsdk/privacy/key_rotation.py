@@ -54,6 +54,3 @@ class Rotation:
     def _message(self) -> bytes:
         named = hashlib.sha256(self.deployment.encode()).digest() + hashlib.sha256(self.device_id.encode()).digest()
         return _SIGNED + named + self.former + self.signing + self.sealing
-
-
-__all__ = ["Rotation"]

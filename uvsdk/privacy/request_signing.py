@@ -260,17 +260,3 @@ def _decode(value: str) -> bytes:
         return base64.b64decode(value, validate=True)
     except binascii.Error as error:
         raise SealError("the Signature is not base64") from error
-
-
-__all__ = [
-    "CHALLENGE_HEADER",
-    "COVERED",
-    "Claim",
-    "Requested",
-    "claim_of",
-    "content_digest",
-    "sign_request",
-    "signature_base",
-    "signature_parameters",
-    "verify_request",
-]

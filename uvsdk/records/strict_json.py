@@ -73,6 +73,3 @@ def distinct(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 def refuse_constant(word: str) -> object:
     """Raise :class:`WireError` for ``NaN`` and the infinities, which Python's reader takes for numbers."""
     raise WireError(f"not JSON: {word} is no number of it")
-
-
-__all__ = ["DEPTH", "distinct", "loads", "refuse_constant"]

@@ -37,6 +37,3 @@ def _make(kind: type[Record], fields: dict[str, object]) -> Record:
 
 def _plain(value: object) -> object:
     return dict(value) if isinstance(value, MappingProxyType) else value
-
-
-__all__ = ["reduce_to_fields", "stays_here"]

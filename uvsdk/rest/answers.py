@@ -10,6 +10,3 @@ from uvsdk.rest.problems import MEDIA_TYPE, Problem
 def response(problem: Problem) -> JSONResponse:
     """As ``application/problem+json``."""
     return JSONResponse(problem.document(), problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
-
-
-__all__ = ["response"]

@@ -60,6 +60,3 @@ async def read(headers: Headers, body: AsyncIterator[bytes]) -> dict[str, str]:
 async def _generated(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     async for piece in body:
         yield piece
-
-
-__all__ = ["CONTENT_TYPE", "is_form", "read"]

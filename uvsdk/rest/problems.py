@@ -140,6 +140,3 @@ def kebab(name: str) -> str:
     'no-speech'
     """
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name.removesuffix("Error")).lower()
-
-
-__all__ = ["KINDS", "MEDIA_TYPE", "PREFIX", "STATUS", "Problem", "Side", "kebab"]

@@ -45,6 +45,3 @@ def decision_document(decision: Decision, *, told: bool = True) -> dict[str, obj
 def _presentation(item: Presentation, *, told: bool) -> dict[str, object]:
     said = {"detector": item.detector, "bona_fide": item.bona_fide}
     return {**asdict(item), **said} if told else said
-
-
-__all__ = ["FIELDS", "decision_document"]

@@ -259,6 +259,3 @@ def evenly(values: Float, keep: int) -> Float32:
     if len(ordered) > keep:
         ordered = ordered[np.linspace(0, len(ordered) - 1, keep).round().astype(np.int64)]
     return ordered
-
-
-__all__ = ["LAXEST_DEFAULT", "STRICTEST_DEFAULT", "Calibration", "evenly"]

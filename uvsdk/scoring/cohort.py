@@ -134,6 +134,3 @@ class Normalisation:
             while len(self._known) > CACHED_TEMPLATES:
                 self._known.popitem(last=False)
         return found
-
-
-__all__ = ["CACHED_TEMPLATES", "Cohort", "Normalisation"]

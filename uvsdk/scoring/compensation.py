@@ -63,6 +63,3 @@ def compensation(originals: Float32, moved: Float32, *, directions: int = DIRECT
         _, vectors = np.linalg.eigh(differences.T @ differences)
         rows = np.ascontiguousarray(vectors[:, ::-1][:, :rank].T, np.float32)
     return Compensation(originals.mean(axis=0, dtype=np.float64).astype(np.float32), rows)
-
-
-__all__ = ["DIRECTIONS", "Compensation", "compensation"]

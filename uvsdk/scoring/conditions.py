@@ -60,6 +60,3 @@ def together(samples: Sequence[Conditions]) -> dict[str, float]:
             total = math.fsum(values)
             found[name] = total if name.endswith("_s") else total / len(values)
     return found
-
-
-__all__ = ["UNKNOWN", "Condition", "Conditions", "conditions_of", "together"]

@@ -176,6 +176,3 @@ def _without_intercepts(parameters: Float64, size: int) -> Float64:
     held = parameters.copy()
     held[0] = held[size] = 0.0
     return held
-
-
-__all__ = ["RIDGE", "fit_impostors", "fit_line", "impostor_loss", "logistic_loss"]

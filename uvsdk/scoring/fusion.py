@@ -143,6 +143,3 @@ def _added(parts: tuple[Decision, ...]) -> dict[str, float]:
         for stage, seconds in part.timings_s.items():
             added[stage] = added.get(stage, 0.0) + seconds
     return added
-
-
-__all__ = ["FUSED", "fuse"]

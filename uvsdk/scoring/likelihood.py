@@ -155,6 +155,3 @@ def features(template: Float64, probe: Float64) -> Float64:
     return np.concatenate(
         [np.ones((len(template), 1)), template + probe, template * probe, np.abs(template - probe)], axis=1
     )
-
-
-__all__ = ["LikelihoodRatio", "Surroundings", "features"]

@@ -79,6 +79,3 @@ def _implausible(reason: str) -> BundleError:
         f"the likelihood ratio contradicts itself: {reason}; get the bundle again from whoever made it, or calibrate "
         "it anew"
     )
-
-
-__all__ = ["LOWEST_MEAN", "check", "check_impostors"]

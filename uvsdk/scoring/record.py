@@ -147,6 +147,3 @@ def _ratio(body: _Body, conditions: Sequence[Condition]) -> LikelihoodRatio:
         impostor=body.ratios,
         trials=body.trials,
     )
-
-
-__all__ = ["MAGIC", "calibration_bytes", "from_bytes", "read_calibration", "to_bytes"]

@@ -78,5 +78,3 @@ def _renew() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
     os.register_at_fork(before=_before, after_in_parent=lambda: _steady.release(), after_in_child=_renew)
-
-__all__ = ["in_child", "in_child_of_this_module", "steady"]

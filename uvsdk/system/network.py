@@ -148,6 +148,3 @@ def _trust() -> ssl.SSLContext:
             f"the certificates that the environment names cannot be read ({', '.join(_TLS)}): {reason}; correct or "
             "unset them"
         ) from error
-
-
-__all__ = ["client", "is_loopback", "listener", "proxy_of"]

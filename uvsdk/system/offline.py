@@ -47,6 +47,3 @@ def silence() -> None:
 def _version(text: str) -> tuple[int, ...]:
     """``1.29.0rc1`` -> ``(1, 29, 0)``."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
-
-
-__all__ = ["SWITCH", "silence"]

@@ -314,22 +314,3 @@ def refusal(state: Attempts, policy: RetryPolicy, now: float, *, whose: str, res
         failed = f"too many failed attempts lately for {whose}, whatever was accepted in between"
     whole_s = math.ceil(remaining_s)
     return TooManyAttemptsError(f"{failed}; the next one is looked at in {whole_s} s", remaining_s)
-
-
-__all__ = [
-    "DAY_S",
-    "HOUR_S",
-    "WITH_DETECTION",
-    "Attempts",
-    "Outcome",
-    "Recent",
-    "RetryPolicy",
-    "Ticket",
-    "anchored",
-    "begun",
-    "is_known",
-    "outcome_of",
-    "refusal",
-    "settled",
-    "wait_s",
-]

@@ -352,6 +352,3 @@ class _Turns:
             with self._condition:
                 self._changing = False
                 self._condition.notify_all()
-
-
-__all__ = ["FAISS_FROM", "Candidate", "Gallery", "SearchResult"]

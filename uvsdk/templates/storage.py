@@ -220,14 +220,3 @@ def _put_back(store: Store, user_id: str, earlier: tuple[Template, tuple[Array, 
 
 def _unknown() -> UnknownUserError:
     return UnknownUserError("nobody of that name is enrolled in this store; call enroll() first")
-
-
-__all__ = [
-    "ChecksModels",
-    "LockingStore",
-    "MemoryStore",
-    "Store",
-    "lock_of",
-    "same_arrays",
-    "save_and_read_back",
-]

@@ -298,6 +298,3 @@ def _cipher(key: bytes) -> AESGCM:
     if len(key) != KEY_BYTES:
         raise SettingsError(f"a template key has {KEY_BYTES} bytes, got {len(key)}; make one with new_key()")
     return AESGCM(key)
-
-
-__all__ = ["KEY_BYTES", "Template", "new_key"]

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["CATALOGUE", "Package", "Weights"]
-
 
 @dataclass(frozen=True, slots=True)
 class Package:

@@ -70,6 +70,3 @@ def worse_photo(photo: Image.Image, face_pixels: float, worse: Photo) -> Image.I
     elif worse.face_pixels is not None:
         return photo
     return made
-
-
-__all__ = ["PHOTOS", "Photo", "worse_photo", "worsen"]

@@ -137,6 +137,3 @@ def mix(pcm: Float32, sound: Float64, snr_db: float) -> Float32:
     power = float(np.mean(np.square(pcm, dtype=np.float64)))
     scale = np.sqrt(power * 10.0 ** (-snr_db / 10.0) / max(float(np.mean(sound**2)), 1e-30))
     return np.asarray(np.clip(pcm + scale * sound, -1.0, 1.0), np.float32)
-
-
-__all__ = ["RECORDINGS", "Noise", "Recording", "babble", "hiss", "mix", "worse_recording", "worsen"]

@@ -48,6 +48,3 @@ def presentation_graph(name: str = "antispoof", *, download: bool = False) -> Pr
         threshold=_THRESHOLD,
         source=f"{weights.CATALOGUE[name].source}; converted to ONNX; how many attacks it lets pass is not known",
     )
-
-
-__all__ = ["NAMES", "presentation_graph"]
