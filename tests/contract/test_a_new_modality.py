@@ -57,7 +57,7 @@ MODALITY = '''
             raise UndecodableSampleError(f"not a file of accelerations: {error}") from error
         decoded = perf_counter()
         size = run(bundle.session("size"), ["y"], {"x": rows})[0][:, 0]
-        quality = assess({"walk_s": len(rows) / RATE, "shake": float(size.std())}, [LONG_ENOUGH], capture.quality)
+        quality = assess({"walk_s": len(rows) / RATE, "shake": float(size.std())}, [LONG_ENOUGH], policy=capture.quality)
         timings_s = {"decode": decoded - started, "detect": 0.0, "features": perf_counter() - decoded}
         return Prepared(size - size.mean(), quality, timings_s, CapturedGait(rows))
 
@@ -80,7 +80,7 @@ MODALITY = '''
 
 
     def _spectrum(window, preprocessing):
-        bands = int(number(preprocessing, "bands", 24))
+        bands = int(number(preprocessing, "bands", default=24))
         power = np.abs(np.fft.rfft(window * np.hanning(WINDOW)))[1 : 1 + bands]
         level = np.log(power + 0.3)
         return np.asarray(level - level.mean(), np.float32)
