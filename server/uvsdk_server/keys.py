@@ -1,11 +1,11 @@
 """The server's own keys, files of mode 0600 in a folder of mode 0700.
 
-* ``signing.key``: Ed25519, made at the first start; devices pin its public half.
+* ``signing.key``: Ed25519, made at the first start; devices pin its public key.
 * ``at-rest.key``: AES-256-GCM, made at the first start, for what is nobody's own and to wrap the next two.
 * ``user-NAME.key``: one for each user, wrapped: what the database holds of a user is encrypted under it. NAME is an
   HMAC of the user's hashed id.
 * ``state-ID.key``: wrapped, for the algorithm's state, which holds vectors of many users; replaced when one leaves.
-* ``hpke-ID.key``: X25519, named by the hash of its public half, rotated; an old one is destroyed once no open round
+* ``hpke-ID.key``: X25519, named by the hash of its public key, rotated; an old one is destroyed once no open round
   needs it (SPEC 11.3).
 
 None of them is in the database or the blobs, so a copy of those is worth nothing without this folder: when a user
@@ -101,7 +101,7 @@ class KeyFolder:
 
         Args:
             hpke: ids of the HPKE keys that are not retired.
-            signing_key: public half of the signing key, ``None`` where the database does not know it.
+            signing_key: the deployment's public key, ``None`` where the database does not know it.
             begun: the first start has not come to its end, so that what else is missing is still to be made.
         """
         for name in hpke:
@@ -322,7 +322,7 @@ class KeyRing:
         return self._hpke.get(name)
 
     def public(self, name: str) -> bytes:
-        """Raw public half, 32 bytes, of a key that is still held."""
+        """Raw public key, 32 bytes, of a key that is still held."""
         return self._hpke[name].public_key().public_bytes_raw()
 
     def stand_behind(self, statement: Statement, validity: Validity) -> bytes:

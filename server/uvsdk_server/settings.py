@@ -49,7 +49,7 @@ class Settings(BaseSettings):
         request_timeout_s: longest time the server works on an answer; an update has no such limit.
         connections: most connections at once; the oldest that has never sent a request makes room. 0 for what the
             limit of open files (``ulimit -n``) leaves.
-        absent_after: part of a round's time after which a round that has its quorum does not stay open for members
+        absent_after: share of a round's time after which a round that has its quorum does not stay open for members
             that have not fetched their task.
         devices_per_user: active devices that one user may have. As many that nobody has approved yet are known beside
             them.

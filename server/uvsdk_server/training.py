@@ -1,4 +1,4 @@
-"""What is being trained: the configuration, the algorithm's server half, and the state between rounds."""
+"""What is being trained: the configuration, the algorithm's server side, and the state between rounds."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="show|key|sign|verify|strip")
     show = actions.add_parser("show", help="members, digests, calibration and signature")
     show.add_argument("bundle", type=Path, metavar="BUNDLE")
-    key = actions.add_parser("key", help="make a publisher's key; its public half goes beside it, as FILE.pub")
+    key = actions.add_parser("key", help="make a publisher's key; its public key goes beside it, as FILE.pub")
     key.add_argument("output", type=Path, metavar="FILE", help="the private key (PEM, mode 0600); must not exist")
     sign = actions.add_parser("sign", help="stand behind every member of a bundle")
     sign.add_argument("bundle", type=Path, metavar="BUNDLE")

@@ -58,9 +58,9 @@ def sample_weights(samples: Sequence[int], config: TrainingConfig) -> Float64:
 
 
 def weight_share(samples: Sequence[int], everybody: Sequence[int], config: TrainingConfig) -> float:
-    """Part of all weight that took part, in (0, 1]: for ``uniform`` the part of all devices (SPEC 1.4).
+    """Share of all weight that took part, in (0, 1]: for ``uniform`` the share of all devices (SPEC 1.4).
 
-    SCAFFOLD's c stays the weighted mean of all c_i only if it moves by this much; by the part of the devices instead,
+    SCAFFOLD's c stays the weighted mean of all c_i only if it moves by this much; by the share of the devices instead,
     unequal weights leave a bias that no later round takes away.
 
     Args:

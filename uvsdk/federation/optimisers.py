@@ -5,7 +5,7 @@ With D the mean delta and a the step size:
 ``adam``, ``yogi``, ``adagrad``: m = b1 m + (1 - b1) D; theta += a m / (sqrt(v) + tau), where v is
 b2 v + (1 - b2) D^2, or v - (1 - b2) D^2 sign(v - D^2), or v + D^2.
 With ``config.control_variates`` the server's c follows SCAFFOLD (Karimireddy et al. 2020, option II): each device's
-new c_i is c_i - c - Delta_i / (K eta), so c += share (-c - D / (K eta)), share being the part of all weight that took
+new c_i is c_i - c - Delta_i / (K eta), so c += share (-c - D / (K eta)), share being that of all weight that took
 part (:func:`uvsdk.federation.aggregation.weight_share`). Nothing more than the deltas is sent; c is the mean of all c_i
 weighted as the deltas are, where the paper has the plain mean.
 tau is ``config.server_adaptivity``. As in FedOpt there is no bias correction; v starts at 0.
@@ -59,7 +59,7 @@ def step(
     Args:
         theta: float32 (P,), the model of the round.
         delta: float32 (P,), the mean of local minus global.
-        share: part of all weight that took part, (0, 1]; only SCAFFOLD reads it.
+        share: of all weight, that of those who took part, (0, 1]; only SCAFFOLD reads it.
 
     Raises:
         UpdateRejectedError: shapes differ, or the step would leave theta not finite.

@@ -89,7 +89,7 @@ def nothing_to_report(state: object, settings: object) -> dict[str, Scalar]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAlgorithm(Generic[State, Settings, Task, Payload]):
-    """The server's half. ``State`` is a frozen dataclass that :mod:`uvsdk.records.codec` can pack.
+    """The server's side. ``State`` is a frozen dataclass that :mod:`uvsdk.records.codec` can pack.
 
     Attributes:
         state: the class of the state.
@@ -135,7 +135,7 @@ class ServerAlgorithm(Generic[State, Settings, Task, Payload]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestAlgorithm(Generic[State, Settings, Invitation, Request]):
-    """What a device asks for before a round, where the algorithm lets it choose; both halves import it.
+    """What a device asks for before a round, where the algorithm lets it choose; both sides import it.
 
     Attributes:
         invitation: the class of what the server says first: what there is to choose from.
@@ -152,7 +152,7 @@ class RequestAlgorithm(Generic[State, Settings, Invitation, Request]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAlgorithm(Generic[Settings, Task, Payload, Local]):
-    """The device's half. ``Local`` is a frozen dataclass that holds what is trained beside the trunk.
+    """The device's side. ``Local`` is a frozen dataclass that holds what is trained beside the trunk.
 
     What differs between devices and matters to ``loss`` is a Tensor field of ``Local``: a simulation stacks those of
     many devices and calls ``loss`` and ``constrain`` once for all of them (``torch.func.vmap``), so both use tensor

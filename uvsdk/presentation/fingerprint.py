@@ -206,7 +206,7 @@ def _normal(key: bytes, purpose: bytes, count: int) -> Float64:
 
 @lru_cache(maxsize=8)
 def _voice_directions(key: bytes) -> Float32:
-    """(32, 16 * 16): smooth over bands and time, blind to what is constant in either."""
+    """(32, 16 * 16): smooth over bands and time, without what is constant in either."""
     drawn = _normal(key, b"voice", BITS * _BANDS * _PATCH).reshape(BITS, _BANDS, _PATCH)
     smooth = _smooth(_smooth(drawn, 1, 3), 2, 5)
     smooth -= smooth.mean(axis=2, keepdims=True)

@@ -105,7 +105,7 @@ class HeadTurns:
     def assess(self, captured: Captured, embedding: Float32) -> Presentation:
         """See :class:`uvsdk.presentation.PresentationAttackDetector`.
 
-        The score is the part of the challenge that was seen in order, 0 to 1, and -1 where anything else speaks
+        The score is the share of the challenge that was seen in order, 0 to 1, and -1 where anything else speaks
         against it; the threshold is 1.
         """
         if not isinstance(captured, CapturedFace):

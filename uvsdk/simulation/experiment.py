@@ -110,15 +110,15 @@ def load(source: str, bundle: Bundle, *, held_out: float, unseen: float, seed: i
     Args:
         source: :data:`DIGITS`, or a folder with a folder of samples for each person; where those hold the folders
             ``enrol`` and ``verify``, the second is what is held out.
-        held_out: part of each person's samples, the last by name, that nobody trains on.
-        unseen: part of the people, drawn by ``seed``, who have no device.
+        held_out: share of each person's samples, the last by name, that nobody trains on.
+        unseen: share of the people, drawn by ``seed``, who have no device.
 
     Raises:
-        SettingsError: no such folder, too few people, or parts outside [0, 1).
+        SettingsError: no such folder, too few people, or shares outside [0, 1).
     """
-    for name, part in (("held_out", held_out), ("unseen", unseen)):
-        if not 0 <= part < 1:
-            raise SettingsError(f"{name} is {part}; it is a part, 0 or more and below 1")
+    for name, share in (("held_out", held_out), ("unseen", unseen)):
+        if not 0 <= share < 1:
+            raise SettingsError(f"{name} is {share}; it is a share, 0 or more and below 1")
     sources = _digits(bundle) if source == DIGITS else _folder(Path(source))
     prepared, unusable = _prepared(sources, bundle)
     names = sorted(prepared)
@@ -130,7 +130,7 @@ def load(source: str, bundle: Bundle, *, held_out: float, unseen: float, seed: i
         keep = len(kept) if further else max(1, len(kept) - round(held_out * len(kept)))
         train[person], aside[person] = kept[:keep], (*kept[keep:], *further)
     if len(train) < 2:
-        raise SettingsError(f"{len(train)} of {len(names)} people are left to train on; lower the part that is unseen")
+        raise SettingsError(f"{len(train)} of {len(names)} people are left to train on; lower the share that is unseen")
     return People(train, aside, {name: (*prepared[name][0], *prepared[name][1]) for name in strangers}, unusable)
 
 

@@ -22,7 +22,7 @@ class Engine:
             side by side on stacked parameters, ``large`` all as one batch, which one local step allows where updates
             are not clipped (``clipping`` off); ``auto`` is ``large`` where that gives the same, else ``stacked``.
         chunk_clients: devices trained at once; 0 for what fits about 256 MB.
-        failure_rate: part of the selected devices that fail in a round, drawn anew each round.
+        failure_rate: share of the selected devices that fail in a round, drawn anew each round.
         threads: threads torch may use.
     """
 
@@ -37,7 +37,7 @@ class Engine:
         if self.chunk_clients < 0 or self.threads < 1:
             raise SettingsError("chunk_clients cannot be negative and threads is at least 1")
         if not 0 <= self.failure_rate <= 1:
-            raise SettingsError(f"failure_rate is {self.failure_rate}; it is a part of the devices, 0 to 1")
+            raise SettingsError(f"failure_rate is {self.failure_rate}; it is a share of the devices, 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,7 @@ async def admitted_samples(connection: AsyncConnection, user: str) -> int:
 
 
 async def pair_with(connection: AsyncConnection, deployment_id: str, signing_key: bytes) -> None:
-    """Give the deployment its id, and the public half of the key that its devices trust."""
+    """Give the deployment its id, and the public key that its devices trust."""
     await connection.execute(update(deployment).values(deployment_id=deployment_id, signing_key=signing_key))
 
 

@@ -83,7 +83,7 @@ class Found:
         revision: of its tables, ``None`` where there are none.
         deployment: whether a deployment lives in it.
         deployment_id: that deployment's, ``None`` where an earlier version made it.
-        signing_key: public half of the key that devices pin, ``None`` likewise.
+        signing_key: the public key that devices pin, ``None`` likewise.
         algorithm_blob: file of the algorithm's state.
         hpke: ids of the HPKE keys that are not retired.
     """

@@ -1,4 +1,4 @@
-"""The device's half that FedAwS and its baselines share: the trunk pulled to the own class vector, which follows.
+"""The device's side that FedAwS and its baselines share: the trunk pulled to the own class vector, which follows.
 
 l = mean over the batch of max(0, tau_p - g . w)^2 with unit embeddings g and the unit class vector w (S0 Eq 23).
 """

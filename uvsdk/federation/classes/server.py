@@ -1,4 +1,4 @@
-"""The server's half that the methods with a class matrix share; what is left to each is its step.
+"""The server's side that the methods with a class matrix share; what is left to each is its step.
 
 The twin of :func:`uvsdk.federation.classes.client.positive_hinge`: devices are sent their own row each round.
 """

@@ -1,4 +1,4 @@
-"""Pushing class vectors apart on the unit sphere: the server's half of the loss (SPEC 2.2-2.8), float64.
+"""Pushing class vectors apart on the unit sphere: the server's share of the loss (SPEC 2.2-2.8), float64.
 
 With D_cy = 1 - w_c . w_y, the regulariser sums over **ordered** pairs (c, y), c in the anchors, y != c in the
 candidates, so a mutual pair counts twice:

@@ -1,4 +1,4 @@
-"""The device's half that FedSS and the softmax oracle share: cross-entropy over the columns that the server sent.
+"""The device's side that FedSS and the softmax oracle share: cross-entropy over the columns that the server sent.
 
 o_j = scale g . w_j / |w_j|, without bias (S4 A.2). Positives are in the sample with probability 1 and each other class
 with q = m / (n - |P|), so o'_j = o_j for positives and o'_j = o_j - log q for negatives: the expectation of
@@ -27,7 +27,7 @@ _SMALLEST_NORM = 1e-12
 
 
 class SampledSettings(ColumnSettings, Protocol):
-    """Settings that the device's half reads."""
+    """Settings that the device's side reads."""
 
     @property
     def loss(self) -> str:

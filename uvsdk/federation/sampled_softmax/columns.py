@@ -32,7 +32,7 @@ ANCHOR_PREFIX = "anchor/"
 
 
 class ColumnSettings(Protocol):
-    """Settings that both algorithms have; the device's half reads the first two."""
+    """Settings that both algorithms have; the device's side reads the first two."""
 
     @property
     def scale(self) -> float:

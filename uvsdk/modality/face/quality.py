@@ -105,7 +105,7 @@ def _sharpness(grey: Float32, length: int) -> float:
 
 
 def _kept(grey: Float32, length: int) -> float:
-    """The part of the differences down the columns that a mean over ``length`` rows takes away."""
+    """The share of the differences down the columns that a mean over ``length`` rows takes away."""
     steps = np.abs(np.diff(grey, axis=0))
     sums = np.cumsum(np.concatenate([np.zeros((1, grey.shape[1]), np.float32), grey]), axis=0, dtype=np.float64)
     blurred = np.abs(np.diff(sums[length:] - sums[:-length], axis=0)) / length

@@ -119,7 +119,7 @@ def judge(measured: dict[str, float], policy: QualityPolicy) -> Quality:
 
 
 def clipped_fraction(recorded: Float32) -> float:
-    """The part of the samples that lie within a thousandth of the highest, or of full scale.
+    """The share of the samples that lie within a thousandth of the highest, or of full scale.
 
     Of undamaged speech that is a handful of samples; a recording that was overdriven and made softer afterwards
     shows as well as one that still touches full scale.

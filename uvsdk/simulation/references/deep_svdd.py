@@ -34,7 +34,7 @@ class Settings:
         steps: of Adam.
         batch_size: examples in a step, 200 in Ruff et al., drawn without repetition within a pass.
         learning_rate: 1e-4 in Ruff et al.
-        cooldown: the last part of the steps, over which the rate is a tenth (theirs drops once, late).
+        cooldown: the share of the steps, the last ones, over which the rate is a tenth (theirs drops once, late).
         weight_decay: 1e-6 in Ruff et al., as an L2 term.
         seed: of the batches.
     """
@@ -52,7 +52,7 @@ class Settings:
         if not 0 < self.learning_rate < math.inf or not 0 <= self.weight_decay < math.inf:
             raise SettingsError("learning_rate must be positive and finite, weight_decay finite and not negative")
         if not 0 <= self.cooldown <= 1:
-            raise SettingsError(f"cooldown is {self.cooldown}; it is a part of the steps, 0 to 1")
+            raise SettingsError(f"cooldown is {self.cooldown}; it is a share of the steps, 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
