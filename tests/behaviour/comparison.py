@@ -2,7 +2,8 @@
 
 Where this processor's arithmetic is one of those recorded (``arithmetic.fingerprint``), everything is equal to the last
 bit, but for the sums that describe how far theta moved: BLAS adds in another order where an array begins elsewhere in
-memory (within :data:`SUMS`; theta itself is compared by its digest). Elsewhere digests say nothing and are left out; what is compared is
+memory (within :data:`SUMS`; theta itself is compared by its digest). Elsewhere digests say nothing and are left out;
+what is compared is
 
 - everything that is not a rounded number: participants, rounds, shapes, counts, names, bytes sent (within
   :data:`DIGITS`, for a number in a header is as long as its digits), kinds of error, accepted or rejected unless the

@@ -57,7 +57,8 @@ MODALITY = '''
             raise UndecodableSampleError(f"not a file of accelerations: {error}") from error
         decoded = perf_counter()
         size = run(bundle.session("size"), ["y"], {"x": rows})[0][:, 0]
-        quality = assess({"walk_s": len(rows) / RATE, "shake": float(size.std())}, [LONG_ENOUGH], policy=capture.quality)
+        measured = {"walk_s": len(rows) / RATE, "shake": float(size.std())}
+        quality = assess(measured, [LONG_ENOUGH], policy=capture.quality)
         timings_s = {"decode": decoded - started, "detect": 0.0, "features": perf_counter() - decoded}
         return Prepared(size - size.mean(), quality, timings_s, CapturedGait(rows))
 
