@@ -162,21 +162,19 @@ def enroll(
     usable, reports = intake.of_one_person(readable, read, kept, calibration=bundle.calibration, fmr=judged_at)
     if not usable or len(usable) + len(kept.features) < minimum_samples:
         raise EnrolmentError(intake.too_few(len(usable), max(minimum_samples - len(kept.features), 1), reports))
-    embeddings = np.stack([*kept.embeddings, *(item.embedding for item in usable)])
+    rows = np.stack([*kept.embeddings, *(item.embedding for item in usable)])
     from uvsdk import modality
 
     kinds = modality.get(bundle.manifest.modality).conditions
     conditions = [*kept.conditions, *(conditions_of(item.quality.measured, kinds) for item in usable)]
     threshold = None
     if bundle.calibration is not None and impostor_threshold is not None:
-        threshold = personal_threshold(
-            impostor_threshold, bundle.calibration, embeddings=embeddings, conditions=conditions
-        )
+        threshold = personal_threshold(impostor_threshold, bundle.calibration, embeddings=rows, conditions=conditions)
     template = Template(
-        intake.mean_of(embeddings),
+        intake.mean_of(rows),
         bundle.version,
         bundle.manifest.modality,
-        len(embeddings),
+        len(rows),
         threshold,
         together(conditions),
     )
@@ -190,8 +188,8 @@ def enroll(
     return Enrollment(
         template,
         reports,
-        completeness(template, embeddings, calibration=bundle.calibration),
-        _expected(embeddings, conditions, threshold, bundle.calibration),
+        completeness(template, rows, calibration=bundle.calibration),
+        _expected(rows, conditions, threshold, bundle.calibration),
         "new" if earlier is None else "extended" if existing == "extend" else "replaced",
         participation,
     )

@@ -259,12 +259,10 @@ class UpdateHead:
     payload: bytes
 
 
+# What is packed names its class: this Task and Request, and those of each algorithm, keep their names.
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What the server seals to one device for one round; ``body`` is the algorithm's own ``Task``, packed.
-
-    Both are called so, as are both kinds of ``Request``: the names of records are written with them, so they stay.
-    """
+    """What the server seals to one device for one round; ``body`` is the algorithm's own ``Task``, packed."""
 
     round_id: int
     algorithm: str

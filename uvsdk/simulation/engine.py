@@ -305,8 +305,7 @@ class Simulation:
 
     def _job(self, user: str, weight: float, round_id: int, seed: int) -> DeviceJob:
         """Hand one device its task; where its algorithm lets it choose, it is asked first."""
-        rng = streams.device_stream(self.seed, user, round_id)
-        secret = SeededSecret(self.seed, user, round_id)
+        rng, secret = streams.device_stream(self.seed, user, round_id), SeededSecret(self.seed, user, round_id)
         memory, request = self.memories.get(user, {}), None
         invitation = invite(self.method, self.state, user)
         if invitation is not None:

@@ -46,7 +46,7 @@ def train(module: nn.Module, jobs: Sequence[DeviceJob]) -> Chunk:
     total = torch.zeros(len(jobs[0].theta))
     found: dict[int, Sent] = {}
     for group in groups:
-        stack, losses = _local_steps(module, group, algorithm, settings)
+        stack, losses = _steps(module, group, algorithm, settings)
         group.hand_back()
         finite = torch.isfinite(losses) & torch.stack([_are_finite(rows) for rows in stack.values()]).all(0)
         for place in finite.nonzero().ravel().tolist():
@@ -68,9 +68,7 @@ def train(module: nn.Module, jobs: Sequence[DeviceJob]) -> Chunk:
     return Chunk(total.numpy(), tuple(found[place] for place in sorted(found)), tuple(failed))
 
 
-def _local_steps(
-    module: nn.Module, group: Group, algorithm: AnyClientAlgorithm, settings: object
-) -> tuple[Stack, Tensor]:
+def _steps(module: nn.Module, group: Group, algorithm: AnyClientAlgorithm, settings: object) -> tuple[Stack, Tensor]:
     """E steps of SGD of all members: their trunks, and the losses of the last step, (K,); the group's fields move.
 
     A loss that was no number once stays so: that device sends nothing.
