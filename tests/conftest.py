@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.extras import EXTRAS, lacking
+
+# How long an example takes says something of the machine and its load, nothing of the property.
+hypothesis.settings.register_profile("uvsdk", deadline=None)
+hypothesis.settings.load_profile("uvsdk")
 
 # Its assertions explain themselves as those of tests do; said here, before any test file imports it.
 pytest.register_assert_rewrite("tests.integration.method_run")
