@@ -21,7 +21,7 @@ FLOORS = (
     ("enroll", "stream"),
     ("enrolment", "identify"),
     ("verify",),
-    ("presentation", "templates"),
+    ("presentation", "templates", "release"),
     ("federation",),
     ("bundle",),
     ("modality", "rest"),

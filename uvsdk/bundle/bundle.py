@@ -59,7 +59,7 @@ from uvsdk.privacy import bundle_signing
 from uvsdk.privacy.bundle_signing import BundleSignature, BundleStatement
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.plausibility import check
-from uvsdk.scoring.record import MAGIC, calibration_bytes
+from uvsdk.scoring.record import MAGICS, calibration_bytes
 from uvsdk.system.execution import onnxruntime
 from uvsdk.system.forking import in_child, steady
 
@@ -242,7 +242,7 @@ class Bundle:
         members, digests = self._members(), dict(self._digests)
         if self.calibration is not None:
             body = calibration_bytes(self.calibration)
-            name = CALIBRATION if body.startswith(MAGIC) else IMPOSTORS
+            name = CALIBRATION if body.startswith(MAGICS) else IMPOSTORS
             members[name], digests[name] = body, hashlib.sha256(body).digest()
         if self.presentation is not None:
             members[PRESENTATION] = self.presentation.graph

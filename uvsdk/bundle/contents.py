@@ -17,7 +17,7 @@ from uvsdk.bundle.presentation_graph import PresentationGraph
 from uvsdk.errors import BundleError, UntrustedBundleError
 from uvsdk.privacy.bundle_signing import BundleSignature
 from uvsdk.scoring import Calibration
-from uvsdk.scoring.record import MAGIC, read_calibration
+from uvsdk.scoring.record import MAGICS, read_calibration
 
 
 def version_of(manifest: Manifest, digests: Mapping[str, bytes]) -> str:
@@ -55,7 +55,7 @@ def calibration_of(members: Mapping[str, bytes], described: Mapping[str, object]
     if not isinstance(version, str) or not isinstance(source, str):
         raise BundleError("the calibration in the manifest lacks its model version or its source")
     present = [name for name in (IMPOSTORS, CALIBRATION) if name in members]
-    if len(present) > 1 or (present == [CALIBRATION]) != members[present[0]].startswith(MAGIC):
+    if len(present) > 1 or (present == [CALIBRATION]) != members[present[0]].startswith(MAGICS):
         raise BundleError("a bundle has one calibration: scores in impostors.f32, or all of it in calibration.bin")
     conditions = modality.get(kind).conditions if present == [CALIBRATION] else ()
     return read_calibration(members[present[0]], model_version=version, source=source, conditions=conditions)

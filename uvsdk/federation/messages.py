@@ -25,6 +25,12 @@ CLIPPINGS = ("median", "fixed", "off")
 
 OPTIMISERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
 
+EVALUATIONS = ("auto", "moments", "cohort", "own", "off")
+"""What a device reports of impostors when it evaluates a model (:mod:`uvsdk.release`)."""
+
+_OMITTED = ("train", "clipping", "clip_norm", "evaluation", "evaluation_share", "evaluate_every")
+"""Settings that later versions brought: left out of the canonical JSON where they have their defaults."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingConfig:
@@ -63,6 +69,12 @@ class TrainingConfig:
         cohort_size: devices selected for a round, 0 for all.
         min_clients: fewest updates that make a round; fewer abort it. 0 means max(3, half the cohort).
         deadline_s: seconds from selection to aggregation.
+        evaluation: what a device reports of impostors when it evaluates a candidate, one of :data:`EVALUATIONS`:
+            ``moments`` (sums over people of means and second moments), ``cohort`` (its scores against people whose
+            embeddings the operator provides), ``own`` (against what the algorithm itself gave it: codewords, proxies),
+            ``off``; ``auto`` lets the algorithm decide, which never sends more than its rounds do.
+        evaluation_share: of those who join once there are enough to train, the share who only evaluate, for good.
+        evaluate_every: committed rounds between two evaluations; 0 evaluates at rest and on request only.
         seed: seed of selection, crops and initial vectors; ``None`` draws from the operating system.
     """
 
@@ -91,13 +103,24 @@ class TrainingConfig:
     cohort_size: int = 0
     min_clients: int = 0
     deadline_s: float = 600.0
+    evaluation: str = "auto"
+    evaluation_share: float = 0.2
+    evaluate_every: int = 8
     seed: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("local_steps", "batch_size", "samples_cap", "rounds"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("warmup_rounds", "cooldown_rounds", "cohort_size", "min_clients", "proximal", "gradient_clip"):
+        for name in (
+            "warmup_rounds",
+            "cooldown_rounds",
+            "cohort_size",
+            "min_clients",
+            "proximal",
+            "gradient_clip",
+            "evaluate_every",
+        ):
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; it cannot be negative")
         if not 0 <= self.clip_norm < float("inf"):
@@ -111,17 +134,21 @@ class TrainingConfig:
             raise SettingsError(f"weighting {self.weighting!r} is not one of {WEIGHTINGS}")
         if self.clipping not in CLIPPINGS:
             raise SettingsError(f"clipping {self.clipping!r} is not one of {CLIPPINGS}")
+        if self.evaluation not in EVALUATIONS:
+            raise SettingsError(f"evaluation {self.evaluation!r} is not one of {EVALUATIONS}")
+        if not 0.0 <= self.evaluation_share < 1.0:
+            raise SettingsError(f"evaluation_share is {self.evaluation_share}; it lies in [0, 1)")
         if self.optimiser not in OPTIMISERS:
             raise SettingsError(f"optimiser {self.optimiser!r} is not one of {OPTIMISERS}")
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces.
 
-        ``train``, ``clipping`` and ``clip_norm`` are left out where they have their defaults, as before there was a
-        choice, so that digests approved stay.
+        Settings that later versions brought are left out where they have their defaults, as before there was a choice,
+        so that digests approved stay.
         """
         values = asdict(self)
-        for name in ("train", "clipping", "clip_norm"):
+        for name in _OMITTED:
             if values[name] == type(self).__dataclass_fields__[name].default:
                 del values[name]
         return json.dumps(values, sort_keys=True, separators=(",", ":"))

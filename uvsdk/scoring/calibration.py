@@ -11,13 +11,15 @@ from typing import Final
 
 import numpy as np
 
-from uvsdk.arrays import Float, Float32, Float64
+from uvsdk.arrays import Float, Float32, Float64, Int64
 from uvsdk.errors import ThresholdError
 from uvsdk.records.transfer import reduce_to_fields
 from uvsdk.scoring.cohort import Cohort, Normalisation
 from uvsdk.scoring.conditions import Conditions
+from uvsdk.scoring.domain import Domain
 from uvsdk.scoring.intervals import clopper_pearson
 from uvsdk.scoring.likelihood import LikelihoodRatio, features
+from uvsdk.scoring.tail import Tail
 from uvsdk.scoring.threshold import Scale, Threshold
 
 STRICTEST_DEFAULT: Final = 1e-4
@@ -42,6 +44,13 @@ class Calibration:
         source: in words, whose recordings the trials were made of.
         ratio: turns a score and its conditions into a likelihood ratio; ``None`` where that was not fitted.
         cohort: other people's embeddings, for AS-norm and for whoever wants to calibrate again; ``None`` without.
+        people: behind the trials; 0 where that is not known.
+        measured_unix_s: when they were made, seconds since 1970; 0 where that is not known.
+        above: int64 (N,): how many trials score at least as high as each of ``impostor``, where not all are kept;
+            ``None`` where all are.
+        tail: a law of impostors' scores in place of trials, from which cosine thresholds are then read; ``impostor``
+            holds its quantiles.
+        domain: where the embeddings of those people lie.
     """
 
     impostor: Float32 = field(repr=False)
@@ -49,6 +58,11 @@ class Calibration:
     source: str
     ratio: LikelihoodRatio | None = field(default=None, repr=False)
     cohort: Cohort | None = field(default=None, repr=False)
+    people: int = 0
+    measured_unix_s: float = 0.0
+    above: Int64 | None = field(default=None, repr=False)
+    tail: Tail | None = field(default=None, repr=False)
+    domain: Domain | None = field(default=None, repr=False)
     # An interval takes milliseconds, a verification asks for the same one each time.
     _known: dict[tuple[float, Scale], Threshold] = field(default_factory=dict, init=False, repr=False, compare=False)
     _normalisation: Normalisation | None = field(default=None, init=False, repr=False, compare=False)
@@ -74,9 +88,12 @@ class Calibration:
         keep: int = 100_000,
         ratio: LikelihoodRatio | None = None,
         cohort: Cohort | None = None,
+        people: int = 0,
+        measured_unix_s: float = 0.0,
+        domain: Domain | None = None,
     ) -> Calibration:
         """Sort the scores, keeping at most ``keep`` evenly spaced ones, the highest always among them."""
-        return cls(evenly(impostor, keep), model_version, source, ratio, cohort)
+        return cls(evenly(impostor, keep), model_version, source, ratio, cohort, people, measured_unix_s, domain=domain)
 
     @property
     def digest(self) -> str:
@@ -145,6 +162,8 @@ class Calibration:
             scale: as for :meth:`default_fmr`.
         """
         chosen = scale or self.scale
+        if chosen == "cosine" and self.tail is not None:
+            return max(STRICTEST_DEFAULT, self.tail.lowest_fmr)
         values, trials = self._impostors(chosen)
         least = [STRICTEST_DEFAULT, 3 / max(trials, 1), 1 / max(len(values), 1)]
         if chosen == "llr":
@@ -177,6 +196,8 @@ class Calibration:
         Raises:
             ThresholdError: the scale ``llr`` where there is no ratio.
         """
+        if scale == "cosine" and self.tail is not None:
+            return self.tail.interval(score)
         values, trials = self._impostors(scale)
         rate = float((values >= np.float32(score)).mean())
         return clopper_pearson(round(rate * trials), trials)
@@ -220,6 +241,8 @@ class Calibration:
     def _impostors(self, scale: Scale) -> tuple[Float32, int]:
         """Impostor values in ascending order, and the number of trials they stand for."""
         if scale == "cosine":
+            if self.tail is not None:
+                return self.impostor, self.tail.people * self.tail.templates
             return self.impostor, len(self.impostor)
         ratio = self._needed()
         return ratio.impostor, ratio.trials
@@ -228,6 +251,9 @@ class Calibration:
         if not 0.0 < fmr < 1.0:
             raise ThresholdError(f"a false match rate lies between 0 and 1, got {fmr}")
         values, trials = self._impostors(scale)
+        if scale == "cosine" and self.tail is not None:
+            score = float(np.float32(min(self.tail.threshold(fmr), 1.0 + 1e-6)))
+            return Threshold(score, fmr, trials, self.interval(score), self.model_version, scale, self.digest)
         if trials * fmr < 3 - 1e-9:  # 3 / 20,000 times 20,000 is a hair below 3
             raise ThresholdError(
                 f"a false match rate of {fmr:g} needs at least {math.ceil(3 / fmr - 1e-9)} impostor trials, there are "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,11 +15,16 @@ from uvsdk.scoring.calibration import Calibration
 from uvsdk.scoring.cohort import Cohort
 from uvsdk.scoring.compensation import Compensation
 from uvsdk.scoring.conditions import Condition
+from uvsdk.scoring.domain import Domain
 from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings
 from uvsdk.scoring.plausibility import check, check_impostors
+from uvsdk.scoring.tail import Tail
 
 MAGIC: Final = b"UVC1"
 """First four bytes. A file of bare scores, as older versions kept them, starts with a cosine instead."""
+
+MAGIC_SUMS: Final = b"UVC2"
+"""First four bytes of a calibration that names its people; one that does not keeps the older form, and its digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,21 @@ class _Body:
     conditions: Float32
 
 
+@dataclass(frozen=True, slots=True)
+class _Body2:
+    """The older body, and what later versions know beside it; what is absent is an empty tuple or no row."""
+
+    body: _Body
+    people: int
+    measured_unix_s: float
+    above: Int64
+    tail: tuple[Tail, ...]
+    domain: tuple[Domain, ...]
+
+
+MAGICS: Final = (MAGIC, MAGIC_SUMS)
+
+
 def to_bytes(calibration: Calibration) -> bytes:
     """The inverse of :func:`from_bytes`; equal calibrations give equal bytes."""
     ratio, cohort = calibration.ratio, calibration.cohort
@@ -75,7 +95,24 @@ def to_bytes(calibration: Calibration) -> bytes:
         person=np.zeros(0, np.int64) if cohort is None else cohort.person,
         conditions=rows if cohort is None else cohort.conditions,
     )
-    return MAGIC + pack(body)
+    if not _names_people(calibration):
+        return MAGIC + pack(body)
+    return MAGIC_SUMS + pack(
+        _Body2(
+            body,
+            calibration.people,
+            calibration.measured_unix_s,
+            np.zeros(0, np.int64) if calibration.above is None else calibration.above,
+            () if calibration.tail is None else (calibration.tail,),
+            () if calibration.domain is None else (calibration.domain,),
+        )
+    )
+
+
+def _names_people(calibration: Calibration) -> bool:
+    known = calibration.people or calibration.measured_unix_s
+    rest = (calibration.above, calibration.tail, calibration.domain)
+    return bool(known) or any(item is not None for item in rest)
 
 
 def from_bytes(data: bytes, conditions: Sequence[Condition]) -> Calibration:
@@ -85,14 +122,25 @@ def from_bytes(data: bytes, conditions: Sequence[Condition]) -> Calibration:
         BundleError: not a calibration, cut short, altered, or with numbers that nobody measured
             (:mod:`uvsdk.scoring.plausibility`).
     """
-    if not data.startswith(MAGIC):
-        raise BundleError(f"not a calibration: expected the magic {MAGIC!r}")
+    if not data.startswith(MAGICS):
+        raise BundleError(f"not a calibration: expected the magic {MAGIC!r} or {MAGIC_SUMS!r}")
     try:
-        body = unpack(_Body, memoryview(data)[len(MAGIC) :])
+        rest = memoryview(data)[len(MAGIC) :]
+        whole = unpack(_Body2, rest) if data.startswith(MAGIC_SUMS) else None
+        body = unpack(_Body, rest) if whole is None else whole.body
         check_impostors(body.impostor)
         ratio = _ratio(body, conditions) if body.fitted else None
         cohort = Cohort(body.cohort, body.person, body.conditions) if len(body.cohort) else None
         read = Calibration(body.impostor, body.model_version, body.source, ratio, cohort)
+        if whole is not None:
+            read = replace(
+                read,
+                people=whole.people,
+                measured_unix_s=whole.measured_unix_s,
+                above=whole.above if len(whole.above) else None,
+                tail=whole.tail[0] if whole.tail else None,
+                domain=whole.domain[0] if whole.domain else None,
+            )
     except (WireError, ThresholdError, ValueError) as error:
         raise BundleError(f"the calibration does not read: {error}; calibrate the model again") from error
     check(read)
@@ -101,7 +149,7 @@ def from_bytes(data: bytes, conditions: Sequence[Condition]) -> Calibration:
 
 def calibration_bytes(calibration: Calibration) -> bytes:
     """What a store keeps: bare scores in the form that every version reads, :func:`to_bytes` of what has more."""
-    if calibration.ratio is None and calibration.cohort is None:
+    if calibration.ratio is None and calibration.cohort is None and not _names_people(calibration):
         return np.ascontiguousarray(calibration.impostor, np.dtype("<f4")).tobytes()
     return to_bytes(calibration)
 
@@ -112,7 +160,7 @@ def read_calibration(data: bytes, *, model_version: str, source: str, conditions
     Raises:
         BundleError: damaged, implausible, or of another model version or source.
     """
-    if not data.startswith(MAGIC):
+    if not data.startswith(MAGICS):
         if len(data) % 4:
             raise BundleError("impostor scores are whole float32 values")
         scores = np.frombuffer(data, np.dtype("<f4"))

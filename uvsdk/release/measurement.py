@@ -1,0 +1,149 @@
+"""Calibration and error rates of one model from the sums of an evaluation (SPEC 17)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from uvsdk.arrays import Float64
+from uvsdk.errors import ThresholdError
+from uvsdk.release import grid
+from uvsdk.release.sums import GroupSums, ModelSums
+from uvsdk.scoring import Calibration
+from uvsdk.scoring.domain import Domain
+from uvsdk.scoring.moments import ScoreLaw, against_templates
+from uvsdk.scoring.tail import Tail
+
+SUPPORTED: Final = ((8, 1e-2), (20, 1e-3), (50, 1e-4))
+"""People who only evaluate -> lowest false match rate that their moments support."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What an evaluation says of one model at one false match rate.
+
+    Args:
+        model_version: which.
+        fmr: false match rate at which it is measured.
+        threshold: the cosine there.
+        fnmr: share of genuine trials below it, every person weighing the same.
+        worst_fnmr: the same of the worst tenth of people.
+        replicates: float64 (g,), ``fnmr`` with one group of devices left out, threshold and all.
+        people: who told of genuine trials.
+        trials: their genuine trials.
+        calibration: what would be released with the model.
+    """
+
+    model_version: str
+    fmr: float
+    threshold: float
+    fnmr: float
+    worst_fnmr: float
+    replicates: Float64
+    people: int
+    trials: int
+    calibration: Calibration = field(repr=False)
+
+
+def supported_fmr(people: int) -> float:
+    """The lowest false match rate that the moments of so many people support.
+
+    Raises:
+        ThresholdError: too few for any.
+    """
+    found = [rate for least, rate in SUPPORTED if people >= least]
+    if not found:
+        raise ThresholdError(
+            f"{people} people who do not train have told of this model, {SUPPORTED[0][0]} are the least; let more "
+            "devices evaluate (evaluation_share), or give the server a cohort (uvsdk cohort make)"
+        )
+    return found[-1]
+
+
+def calibrate(sums: ModelSums, *, source: str, now: float) -> Calibration:
+    """The calibration of a model from the sums of its evaluation.
+
+    Args:
+        sums: of one model version.
+        source: in words, whose they are.
+        now: seconds since 1970.
+
+    Raises:
+        ThresholdError: too few people, or trials, for any false match rate.
+    """
+    whole = sums.total
+    if whole is None:
+        raise ThresholdError("no device has told of this model")
+    if sums.impostors != "moments":
+        return _of_trials(sums, whole, source=source, now=now)
+    lowest = supported_fmr(whole.people)
+    law = _law(whole)
+    rows = []
+    for place in range(len(sums.groups)):
+        left = sums.without(place)
+        if left is not None and min(left.people, left.templates) > 2 and left.people < whole.people:
+            replicate = _law(left)
+            rows.append((replicate.mean, replicate.deviation))
+    replicates = np.array(rows, np.float64).reshape(len(rows), 2)
+    tail = Tail(law.mean, law.deviation, whole.people, whole.templates, lowest, replicates)
+    return Calibration(
+        tail.values(),
+        sums.model_version,
+        source,
+        people=whole.people + whole.templates,
+        measured_unix_s=now,
+        tail=tail,
+        domain=Domain.of(whole.strangers),
+    )
+
+
+def measure(sums: ModelSums, *, fmr: float | None, source: str, now: float) -> Measured:
+    """Error rates at ``fmr``, by default the lowest that the calibration of the sums supports.
+
+    Raises:
+        ThresholdError: too few people, or trials, for that rate.
+    """
+    calibration = calibrate(sums, source=source, now=now)
+    rate = calibration.default_fmr() if fmr is None else fmr
+    threshold = calibration.threshold(rate).score
+    whole = sums.total
+    assert whole is not None  # calibrate() refuses an empty one
+    replicates = []
+    for place, group in enumerate(sums.groups):
+        left = sums.without(place)
+        if left is None or not left.told or not group.told:
+            continue
+        limit = threshold
+        if calibration.tail is not None and min(left.people, left.templates) > 2:
+            limit = threshold + _law(left).score_at(rate) - calibration.tail.law.score_at(rate)
+        replicates.append(grid.share_below(left.genuine[0], limit))
+    return Measured(
+        model_version=sums.model_version,
+        fmr=rate,
+        threshold=threshold,
+        fnmr=grid.share_below(whole.genuine[0], threshold) if whole.told else math.nan,
+        worst_fnmr=grid.worst_share(whole.rates, threshold) if whole.told else math.nan,
+        replicates=np.array(replicates, np.float64),
+        people=whole.told,
+        trials=whole.trials,
+        calibration=calibration,
+    )
+
+
+def _law(sums: GroupSums) -> ScoreLaw:
+    return against_templates(sums.strangers, sums.enrolled)
+
+
+def _of_trials(sums: ModelSums, whole: GroupSums, *, source: str, now: float) -> Calibration:
+    """Of histograms of impostors' scores: every count stands at the upper end of its bin."""
+    counts = whole.impostor
+    if not counts.sum():
+        raise ThresholdError("no device has told of impostors' scores against this model")
+    edges = (np.arange(grid.BINS) + 1) * (2.0 / grid.BINS) - 1.0
+    scores = np.repeat(edges, counts)
+    return Calibration.from_scores(
+        scores, model_version=sums.model_version, source=source, people=whole.devices, measured_unix_s=now
+    )

@@ -1,0 +1,231 @@
+"""What a device is asked when a model is evaluated, and what it says: nothing that is not summed over people.
+
+The device embeds the features it has stored of its own enrolment under the candidate and under the released model. Each
+sample is scored against the template of its others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from uvsdk.arrays import Float32, Float64, Int32
+from uvsdk.errors import WireError
+from uvsdk.release import grid
+from uvsdk.scoring.moments import Moments
+from uvsdk.scoring.personal import leave_one_out
+
+Impostors: TypeAlias = Literal["moments", "cohort", "own"]
+"""Where impostors come from: sums of moments, a cohort that the operator provides, or what the algorithm gave."""
+
+GROUPS: Final = 10
+"""Devices are put into so many groups for good; sums are kept of each, so that intervals come from leaving one out."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationTask:
+    """What the server seals to one device when a candidate is evaluated.
+
+    Args:
+        evaluation_id: counts evaluations of a deployment.
+        candidate: model version under evaluation.
+        released: model version that verifies now.
+        impostors: where impostors' scores come from (:data:`Impostors`).
+        evaluates: whether this device never trains: only such devices tell of genuine scores and of strangers.
+        cohort: float32 (n, d), unit rows of the cohort under the candidate; (0, d) without.
+        released_cohort: float32 (n, d), the same under the released model.
+    """
+
+    evaluation_id: int
+    candidate: str
+    released: str
+    impostors: str
+    evaluates: bool
+    cohort: Float32 = field(repr=False)
+    released_cohort: Float32 = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MomentSums:
+    """One person's share in the sums of SPEC 17, in whole multiples of 1 / UNIT (:data:`uvsdk.release.grid.UNIT`).
+
+    Args:
+        mean: int32 (d,), the mean of the unit embeddings; zeros, with ``people`` 0, from a device that trains.
+        outer: int32 (d (d + 1) / 2,), the upper triangle of its outer product.
+        within: int32 (d (d + 1) / 2,), that of the covariance within the person; zeros of one sample.
+        template: int32 (d,), the template, of unit length.
+        template_outer: int32 (d (d + 1) / 2,), the upper triangle of its outer product.
+        people: 1 where ``mean`` and ``outer`` are this person's.
+        within_people: 1 where ``within`` is.
+        inverse_samples: int, 1 / k in multiples of 1 / UNIT, where ``people`` is 1.
+    """
+
+    mean: Int32
+    outer: Int32
+    within: Int32
+    template: Int32
+    template_outer: Int32
+    people: int
+    within_people: int
+    inverse_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """One device's word on one model version.
+
+    Args:
+        model_version: which.
+        genuine: int32 (cells + 1, BINS): in row 0 genuine scores, SHARE in sum; below it the same of each cell of
+            conditions. Zeros from a device that trains, whose samples the model was fitted to.
+        people: int32 (STEPS, LEVELS), see :func:`uvsdk.release.grid.table`.
+        impostor: int32 (BINS,): scores of strangers against this person's template; zeros under ``moments``.
+        moments: no row under ``cohort`` and ``own``.
+        trials: genuine trials in ``genuine``.
+    """
+
+    model_version: str
+    genuine: Int32
+    people: Int32
+    impostor: Int32
+    moments: tuple[MomentSums, ...]
+    trials: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationReport:
+    """What a device answers to an :class:`EvaluationTask`, sealed. ``released`` is empty where it equals the candidate.
+
+    ``accepts`` is what this device's own acceptance test said of the candidate (:mod:`uvsdk.release.acceptance`) where
+    it could try: 1 yes, 0 no, -1 not tried.
+    """
+
+    evaluation_id: int
+    candidate: ModelReport
+    released: tuple[ModelReport, ...]
+    samples: int
+    accepts: int = -1
+
+
+def report_on(
+    rows: Float32,
+    *,
+    model_version: str,
+    impostors: Impostors,
+    evaluates: bool,
+    strangers: Float32,
+    cells: int = 0,
+    cell_of: tuple[int, ...] = (),
+) -> ModelReport:
+    """One device's report on one model.
+
+    Args:
+        rows: float32 (k, d), unit embeddings of the person's enrolment samples under that model.
+        model_version: of that model.
+        impostors: where impostors come from.
+        evaluates: whether this device never trains.
+        strangers: float32 (n, d), unit: the cohort, or what the algorithm gave; unused under ``moments``.
+        cells: how many cells of conditions the modality has.
+        cell_of: the cell of each sample, -1 for none; empty for none at all.
+    """
+    scores = leave_one_out(rows) if evaluates and len(rows) > 1 else np.empty(0)
+    genuine = np.zeros((cells + 1, grid.BINS), np.int32)
+    genuine[0] = grid.shares(scores)
+    for cell in range(cells if len(scores) and cell_of else 0):
+        genuine[cell + 1] = grid.shares(scores[np.array(cell_of) == cell])
+    template = _template(rows)
+    impostor = np.zeros(grid.BINS, np.int32)
+    if impostors != "moments" and len(strangers):
+        impostor += grid.histogram(np.clip(strangers.astype(np.float64) @ template, -1.0, 1.0)).astype(np.int32)
+    sums = (moment_sums(rows, template, evaluates=evaluates),) if impostors == "moments" else ()
+    people = grid.table(scores).astype(np.int32)
+    return ModelReport(model_version, genuine, people, impostor, sums, len(scores))
+
+
+def moment_sums(rows: Float32, template: Float64, *, evaluates: bool) -> MomentSums:
+    """The person's share in the sums; a device that trains adds its template alone."""
+    own = Moments.of(rows) if evaluates else Moments.none(rows.shape[1])
+    triangle = grid.packed_symmetric
+    return MomentSums(
+        mean=_int32(own.mean),
+        outer=_int32(triangle(own.outer)),
+        within=_int32(triangle(own.within)),
+        template=_int32(template),
+        template_outer=_int32(triangle(np.outer(template, template))),
+        people=own.people,
+        within_people=own.within_people,
+        inverse_samples=int(grid.quantised(np.array([own.inverse_samples]))[0]),
+    )
+
+
+def check(report: EvaluationReport, task: EvaluationTask, *, dimension: int, cells: int) -> None:
+    """Raise :class:`WireError` for a report that answers something else, or that counts more than one person."""
+    both = (report.candidate, *report.released)
+    wanted = [task.candidate] if task.candidate == task.released else [task.candidate, task.released]
+    if report.evaluation_id != task.evaluation_id or [item.model_version for item in both] != wanted:
+        raise WireError("the report is on other models than the task's")
+    for item in both:
+        _check_model(item, task, dimension=dimension, cells=cells)
+
+
+def _check_model(item: ModelReport, task: EvaluationTask, *, dimension: int, cells: int) -> None:
+    shapes = (item.genuine.shape, item.people.shape, item.impostor.shape)
+    if shapes != ((cells + 1, grid.BINS), (grid.STEPS, grid.LEVELS), (grid.BINS,)):
+        raise WireError(f"the histograms of the report have shapes {shapes}")
+    counts = (item.genuine, item.people, item.impostor)
+    if any(int(values.min()) < 0 for values in counts) or not 0 <= item.trials <= grid.SHARE:
+        raise WireError("the report counts less than nothing, or more trials than fit")
+    told = task.evaluates and item.trials > 0
+    if not task.evaluates and item.trials:
+        raise WireError("a device that trains tells nothing of genuine scores")
+    sums = [int(row.sum(dtype=np.int64)) for row in item.genuine]
+    if sums[0] != (grid.SHARE if told else 0) or any(value not in (0, grid.SHARE) for value in sums[1:]):
+        raise WireError("every person adds the same to the genuine scores")
+    if not (item.people.sum(axis=1) == int(told)).all():
+        raise WireError("every person adds one to the table of people")
+    if int(item.impostor.sum(dtype=np.int64)) > _most_impostors(task):
+        raise WireError("the report has more impostor trials than there are strangers")
+    if len(item.moments) != int(task.impostors == "moments"):
+        raise WireError("the report has moments that were not asked for, or lacks them")
+    for moments in item.moments:
+        _check_moments(moments, task, dimension)
+
+
+def _check_moments(sums: MomentSums, task: EvaluationTask, dimension: int) -> None:
+    triangle = dimension * (dimension + 1) // 2
+    vectors, matrices = (sums.mean, sums.template), (sums.outer, sums.within, sums.template_outer)
+    if any(item.shape != (dimension,) for item in vectors) or any(item.shape != (triangle,) for item in matrices):
+        raise WireError("the moments of the report are of another dimension")
+    people = int(task.evaluates)
+    if sums.people != people or not 0 <= sums.within_people <= people or not 0 <= sums.inverse_samples <= grid.UNIT:
+        raise WireError("every person who evaluates counts once in the moments")
+    longest = grid.UNIT * 1.01
+    for vector, matrix in ((sums.mean, sums.outer), (sums.template, sums.template_outer)):
+        if float(np.linalg.norm(vector.astype(np.float64))) > longest:
+            raise WireError("a mean in the report is longer than an embedding")
+        square = grid.restored(vector.astype(np.int64))
+        apart = grid.restored(matrix.astype(np.int64)) - grid.packed_symmetric(np.outer(square, square))
+        if float(np.abs(apart).max()) > 4.0 / grid.UNIT:
+            raise WireError("an outer product in the report is not of its mean")
+    diagonal = grid.symmetric(grid.restored(sums.within.astype(np.int64)), dimension).diagonal()
+    if float(diagonal.min()) < -1.0 / grid.UNIT or float(diagonal.sum()) > 2.02:
+        raise WireError("the covariance in the report is not of unit embeddings")
+
+
+def _most_impostors(task: EvaluationTask) -> int:
+    return {"moments": 0, "cohort": len(task.cohort)}.get(task.impostors, OWN_STRANGERS)
+
+
+OWN_STRANGERS: Final = 4096
+"""Most impostor trials that one device tells of what its algorithm gave it."""
+
+
+def _template(rows: Float32) -> Float64:
+    mean = rows.mean(axis=0, dtype=np.float64)
+    return np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-12), np.float64)
+
+
+def _int32(values: Float64) -> Int32:
+    return grid.quantised(values).astype(np.int32)

@@ -1,0 +1,87 @@
+"""Impostors' scores as a law with its uncertainty, in place of single trials (SPEC 17)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from uvsdk.arrays import Float32, Float64
+from uvsdk.errors import ThresholdError
+from uvsdk.scoring.moments import ScoreLaw
+
+_LOWEST_QUANTILE, _VALUES = 1e-6, 2_000
+CONFIDENCE: Final = 1.645
+"""Standard errors from the estimate to the upper end of a one-sided 95 % interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A normal law of impostors' scores, estimated from sums over people.
+
+    Args:
+        mean: of the scores.
+        deviation: of the scores.
+        people: strangers whose moments were summed.
+        templates: enrolled people whose templates were.
+        lowest_fmr: the lowest false match rate for which the law has been shown to hold with so many people.
+        replicates: float64 (g, 2): mean and deviation with one group of devices left out.
+    """
+
+    mean: float
+    deviation: float
+    people: int
+    templates: int
+    lowest_fmr: float
+    replicates: Float64
+
+    def __post_init__(self) -> None:
+        if not (self.deviation > 0.0 and math.isfinite(self.mean) and math.isfinite(self.deviation)):
+            raise ThresholdError("a law of impostors' scores has a finite mean and a positive deviation")
+        if not 0.0 < self.lowest_fmr < 1.0 or min(self.people, self.templates) < 0:
+            raise ThresholdError("a law of impostors' scores names the people behind it and the rate it supports")
+        if self.replicates.ndim != 2 or self.replicates.shape[1] != 2 or not np.isfinite(self.replicates).all():
+            raise ThresholdError("replicates are rows of a mean and a deviation")
+
+    @property
+    def law(self) -> ScoreLaw:
+        """The estimate."""
+        return ScoreLaw(self.mean, self.deviation)
+
+    def threshold(self, fmr: float) -> float:
+        """The score that a share ``fmr`` reaches at the upper end of the interval: with few people it is on the safe
+        side.
+
+        Raises:
+            ThresholdError: the law has not been shown to hold so far out.
+        """
+        if fmr < self.lowest_fmr * (1 - 1e-9):
+            raise ThresholdError(
+                f"the moments of {self.people} people support a false match rate of {self.lowest_fmr:g} or more, asked "
+                f"is {fmr:g}; ask for a higher rate, or calibrate with more people"
+            )
+        estimate = self.law.score_at(fmr)
+        return estimate + CONFIDENCE * self._error([ScoreLaw(*row).score_at(fmr) for row in self.replicates.tolist()])
+
+    def interval(self, score: float) -> tuple[float, float]:
+        """95 % interval of the false match rate at ``score``, by the jackknife over groups on the probit scale."""
+        if len(self.replicates) < 2:
+            return 0.0, 1.0
+        place = (score - self.mean) / self.deviation
+        error = self._error([(score - mean) / deviation for mean, deviation in self.replicates.tolist()])
+        law = ScoreLaw(0.0, 1.0)
+        return law.fmr_at(place + 1.96 * error), law.fmr_at(place - 1.96 * error)
+
+    def values(self) -> Float32:
+        """float32 (n,), ascending: evenly spaced quantiles of the law, for whoever looks at single scores."""
+        rates = np.linspace(1.0 - _LOWEST_QUANTILE, _LOWEST_QUANTILE, _VALUES)
+        return np.clip([self.law.score_at(rate) for rate in rates.tolist()], -1.0, 1.0).astype(np.float32)
+
+    def _error(self, replicates: list[float]) -> float:
+        count = len(replicates)
+        if count < 2:
+            return 0.0
+        values = np.array(replicates)
+        return float(np.sqrt((count - 1) / count * ((values - values.mean()) ** 2).sum()))
