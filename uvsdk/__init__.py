@@ -20,6 +20,11 @@ False
 Everything this library raises on purpose is a :class:`UvsdkError`; the tree is drawn in :mod:`uvsdk.errors`. A sample
 that cannot be used is an error, a person who does not match is a :class:`Decision`.
 
+A server knows people by hashed ids only; :func:`hash_user_id` makes the one that a request to it names:
+
+>>> uvsdk.hash_user_id("ana", deployment="clinic", pepper=bytes(range(16)))[:12]
+'98de2b67f669'
+
 Bundles are in :mod:`uvsdk.bundle`, calibration in :mod:`uvsdk.scoring`, sealing in :mod:`uvsdk.privacy`, the
 algorithms in :mod:`uvsdk.federation`. Training needs the ``train`` extra; nothing imported here needs it.
 """
@@ -36,6 +41,7 @@ offline.silence()
 from uvsdk.enroll import Enrollment, enroll
 from uvsdk.errors import UvsdkError
 from uvsdk.identify import Identification, identify
+from uvsdk.privacy.identifiers import hash_user_id
 from uvsdk.scoring import Decision, Quality, Threshold, fuse
 from uvsdk.templates.gallery import Gallery
 from uvsdk.templates.storage import MemoryStore
@@ -65,6 +71,7 @@ __all__ = [
     "VoiceStream",
     "enroll",
     "fuse",
+    "hash_user_id",
     "identify",
     "verify",
 ]

@@ -128,6 +128,7 @@ def test_public_names() -> None:
         "VoiceStream",
         "enroll",
         "fuse",
+        "hash_user_id",
         "identify",
         "verify",
     ]

@@ -85,14 +85,16 @@ def test_a_device_enrols_trains_and_is_verified(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_command_that_hashes_an_id(tmp_path: Path) -> None:
-    text = INTEGRATION.read_text(encoding="utf-8")
-    (command,) = re.findall(r'^(python -c ".*?")$', text, re.DOTALL | re.MULTILINE)
-    _, *arguments = shlex.split(command)
+    (command,) = re.findall(r"^HASHED_ID=\$\(uvsdk (.*)\)$", INTEGRATION.read_text(encoding="utf-8"), re.MULTILINE)
     (tmp_path / "pepper").write_bytes(PEPPER)
     printed = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=True, cwd=tmp_path
+        [sys.executable, "-m", "uvsdk", *shlex.split(command)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
     ).stdout
-    assert printed.strip() == hash_user_id("ada", deployment="clinic", pepper=PEPPER)
+    assert printed == f"{hash_user_id('ada', deployment='clinic', pepper=PEPPER)}\n"
 
 
 def test_the_training_configuration_that_is_shown_is_one(tmp_path: Path) -> None:

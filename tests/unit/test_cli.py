@@ -133,6 +133,13 @@ evaluate garbage . -> not a model bundle
 calibrate m.uvb absent -o out.uvb -> not a folder
 calibrate absent . -o out.uvb -> cannot read the bundle
 export no-such-backbone -o x.uvb -> no backbone
+id hash ada --deployment clinic --pepper-file absent -> cannot read absent: No such file
+id hash ada --deployment clinic --pepper-file . -> cannot read .: Is a directory
+id hash ada --deployment clinic --pepper-file pw -> at least 16 bytes
+id hash ada --deployment "" --pepper-file pepper -> cannot be empty
+id hash "" --deployment clinic --pepper-file pepper -> cannot be empty
+id hash "a	da" --deployment clinic --pepper-file pepper -> U+0009 at place 2
+id hash \udcff --deployment clinic --pepper-file pepper -> valid Unicode
 models fetch no-such-weights -> no weights
 simulate --algorithm fedaws --data absent --rounds 1 -> not a folder
 """

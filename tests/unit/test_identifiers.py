@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import uvsdk
+from uvsdk import cli
 from uvsdk.errors import SampleError, SettingsError
 from uvsdk.privacy.identifiers import (
     canonical_embedding,
@@ -53,6 +56,32 @@ def test_the_canonical_spelling_is_its_own() -> None:
         with pytest.raises(SettingsError) as caught:
             canonical_user_id(bad)
         assert "secret" not in str(caught.value)
+
+
+def test_the_command_prints_what_the_function_makes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # The pepper is the whole file, as for a device: a line's end in it counts.
+    for pepper in (PEPPER, PEPPER + b"\n"):
+        (tmp_path / "pepper").write_bytes(pepper)
+        command = ["id", "hash", "Jose\N{COMBINING ACUTE ACCENT}", "--deployment", "clinic"]
+        assert cli.main([*command, "--pepper-file", str(tmp_path / "pepper")]) == 0
+        hashed = uvsdk.hash_user_id("jos\u00e9", deployment="clinic", pepper=pepper)
+        assert capsys.readouterr().out == f"{hashed}\n"
+
+
+def test_a_line_end_that_was_taken_along_is_no_other_person(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pepper").write_bytes(PEPPER)
+    for user, deployment, told in (("ada\n", "clinic", "user id"), ("ada", "cli\x7fnic", "deployment name")):
+        command = ["id", "hash", user, "--deployment", deployment, "--pepper-file", str(tmp_path / "pepper")]
+        assert cli.main(command) == 1
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert f"the {told} has the control character" in printed.err
+        assert "ada" not in printed.err
+
+
+def test_a_pepper_is_bytes() -> None:
+    with pytest.raises(SettingsError, match="a pepper is bytes, got str; read its file with read_bytes"):
+        hash_user_id("ada", deployment="clinic", pepper="0123456789abcdef")  # type: ignore[arg-type]
 
 
 def test_parts_cannot_run_into_each_other() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from uvsdk.cli import Command
-from uvsdk.commands import algorithms, bundle, calibrate, evaluate, export, models, presentation, simulate
+from uvsdk.commands import algorithms, bundle, calibrate, evaluate, export, identifiers, models, presentation, simulate
 
 COMMANDS: tuple[Command, ...] = (
     algorithms.COMMAND,
@@ -11,6 +11,7 @@ COMMANDS: tuple[Command, ...] = (
     calibrate.COMMAND,
     evaluate.COMMAND,
     export.COMMAND,
+    identifiers.COMMAND,
     models.COMMAND,
     presentation.COMMAND,
     simulate.COMMAND,

@@ -50,10 +50,12 @@ def hash_user_id(user_id: str, *, deployment: str, pepper: bytes) -> str:
     Args:
         user_id: as the application knows the person; spelling variants of case and of Unicode composition are one id.
         deployment: name of the deployment, so that ids of two deployments cannot be joined.
-        pepper: at least 16 secret bytes, see :func:`new_pepper`.
+        pepper: at least 16 secret bytes, see :func:`new_pepper`: all of the file that devices are given, its last line
+            end included.
 
     Raises:
-        SettingsError: an empty id or deployment, text that is not valid Unicode, or a pepper that is too short.
+        SettingsError: an empty id or deployment, text that is not valid Unicode, or a pepper that is not bytes or too
+            short.
 
     >>> hash_user_id("Ana", deployment="clinic", pepper=bytes(16)) == hash_user_id(
     ...     "ana", deployment="clinic", pepper=bytes(16)
@@ -172,6 +174,8 @@ def canonical_user_id(user_id: str) -> str:
 
 def _keyed(pepper: bytes, word: bytes, deployment: str, *parts: bytes) -> hmac.HMAC:
     """HMAC-SHA-256 under ``pepper`` of the parts, each after its length in bytes (u32, little endian)."""
+    if not isinstance(pepper, bytes):
+        raise SettingsError(f"a pepper is bytes, got {type(pepper).__name__}; read its file with read_bytes()")
     if len(pepper) < PEPPER_BYTES:
         raise SettingsError(
             f"a pepper has at least {PEPPER_BYTES} bytes, got {len(pepper)}; make one with new_pepper()"
