@@ -101,8 +101,13 @@ def test_one_sample_each_gives_impostor_scores(
 
 
 def test_the_same_seed_gives_the_same_bytes(people: Path, identity_bundle: MakeBundle) -> None:
-    first = calibrated(people, identity_bundle()).to_bytes()
-    assert calibrated(people, identity_bundle()).to_bytes() == first
+    first = calibrated(people, identity_bundle(), "--date", "2026-01-31")
+    assert calibrated(people, identity_bundle(), "--date", "2026-01-31").to_bytes() == first.to_bytes()
+    other = calibrated(people, identity_bundle(), "--date", "2026-02-01").calibration
+    assert other is not None
+    assert first.calibration is not None
+    assert other.measured_unix_s - first.calibration.measured_unix_s == 24 * 3600
+    assert other.people == first.calibration.people == 16
 
 
 def test_enrolment_verification_and_re_embedding_decide_by_the_ratio(people: Path, identity_bundle: MakeBundle) -> None:

@@ -106,6 +106,22 @@ def test_one_threshold_holds_the_rate_under_every_condition(fitted: calibrating.
     assert cosine["original/noisy"] < 0.001
 
 
+def test_it_knows_its_people_and_where_they_lie() -> None:
+    seen = people(30)
+    found = calibrating.fit(seen, model_version="m", source="numbers", now=86_400.0).calibration
+    assert (found.people, found.measured_unix_s) == (30, 86_400.0)
+    assert found.domain is not None
+    assert found.domain.people == 30
+    # Of the originals alone, every person weighing the same: the noisy copies are drawn along the second axis.
+    means = np.array([seen.embeddings[(seen.person == who) & (seen.copy == 0)].mean(axis=0) for who in range(30)])
+    assert found.domain.mean == pytest.approx(means.mean(axis=0), abs=1e-6)
+    few = calibrating.fit(people(5), model_version="m", source="numbers").calibration
+    assert few.domain is not None
+    assert (few.people, few.domain.people) == (5, 5)
+    again = record.from_bytes(record.to_bytes(found), KINDS)
+    assert record.to_bytes(again) == record.to_bytes(found)
+
+
 def test_everybody_known_to_be_genuine_scores_higher(fitted: calibrating.Fitted) -> None:
     originals = fitted.originals
     assert originals.genuine.min() > np.quantile(originals.impostor, 0.99)

@@ -137,8 +137,8 @@ def _outside(data: bytes, key: bytes) -> tuple[list[Span], bytes | None]:
     magic = data[:4]
     if magic == b"UVM1":
         return record(data), None
-    if magic == b"UVC1":
-        return [Span(0, 4, "magic of a calibration", "UVC1"), *record(data[4:], 4)], None
+    if magic in (b"UVC1", b"UVC2"):
+        return [Span(0, 4, "magic of a calibration", magic.decode()), *record(data[4:], 4)], None
     if magic == b"UVS1":
         return _envelope(data), None
     if magic in SEALED:

@@ -12,6 +12,7 @@ keys below protect nothing and are for vectors alone.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib
 from collections.abc import Iterator
@@ -41,7 +42,9 @@ from uvsdk.records.codec import pack
 from uvsdk.scoring import Calibration, Threshold, record
 from uvsdk.scoring.cohort import Cohort
 from uvsdk.scoring.compensation import Compensation
+from uvsdk.scoring.domain import Domain
 from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings
+from uvsdk.scoring.tail import Tail
 from uvsdk.templates.template import Template
 from uvsdk_device.frozen_views import _Section
 from uvsdk_device.keystore import _Features
@@ -217,6 +220,30 @@ CALIBRATION = Calibration(
         conditions=np.array([[2.5, 20.0, np.nan, np.nan, np.nan]] * 2, np.float32),
     ),
 )
+# Of the same, where it names its people, keeps a tail and knows where they lie.
+ACCOUNTED = dataclasses.replace(
+    CALIBRATION,
+    ratio=dataclasses.replace(CALIBRATION.ratio, above=np.array([900, 20, 1])) if CALIBRATION.ratio else None,
+    people=40,
+    measured_unix_s=1700000000.0,
+    above=np.array([2000, 30, 2, 1]),
+    domain=Domain(
+        mean=np.array([0.0, 0.0, 0.5], np.float32),
+        directions=np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]], np.float32),
+        variances=np.array([0.25, 0.125]),
+        rest=0.0625,
+        people=40,
+    ),
+)
+# Of sums over people, in place of trials.
+SUMMED = Calibration(
+    np.array([-0.5, 0.0, 0.5], np.float32),
+    model_version="ab" * 32,
+    source="forty people, for a vector",
+    people=40,
+    measured_unix_s=1700000000.0,
+    tail=Tail(0.0625, 0.125, 10, 30, 0.01, np.array([[0.0625, 0.125], [0.03125, 0.25]])),
+)
 RECOLLECTION = Recollection(
     bytes(range(32, 64)),
     voices=(VoicePrint(np.array([[1.0, -1.0] * 16, [0.0] * 32], np.float32)),),
@@ -251,6 +278,9 @@ def plain() -> Iterator[tuple[str, type, bytes]]:
         yield f"records/{name_of(type(kept))}", type(kept), pack(kept)
     yield "records/Challenge.bin", _class("uvsdk.presentation.challenge", "_Record"), CHALLENGE.to_bytes()
     yield "records/Calibration.bin", _class("uvsdk.scoring.record", "_Body"), record.to_bytes(CALIBRATION)
+    named = _class("uvsdk.scoring.record", "_Body2")
+    yield "records/Calibration2.bin", named, record.to_bytes(ACCOUNTED)
+    yield "records/Calibration2_of_sums.bin", named, record.to_bytes(SUMMED)
 
 
 def sealed() -> Iterator[tuple[str, type, bytes]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import calendar
+import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +40,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-copies", action="store_true", help="make no shorter, noisier, smaller copies of samples")
     parser.add_argument("--seed", type=int, default=0, help="of copies and of the draw of trials (default 0)")
+    parser.add_argument(
+        "--date", type=_day, default="", metavar="YYYY-MM-DD", help="that the calibration is dated by (default today)"
+    )
+
+
+def _day(text: str) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(text) if text else datetime.datetime.now(datetime.UTC).date()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"a date is written YYYY-MM-DD, got {text!r}") from error
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         keep_cohort=arguments.with_cohort,
         directions=get(bundle.manifest.modality).directions,
         seed=arguments.seed,
+        now=calendar.timegm(arguments.date.timetuple()) * 1.0,
     )
     bundle.with_calibration(fitted.calibration).save(arguments.output)
     trials = len(fitted.calibration.impostor)

@@ -18,7 +18,9 @@ from uvsdk.scoring.calibration import Calibration, evenly
 from uvsdk.scoring.cohort import Cohort, Normalisation
 from uvsdk.scoring.compensation import DIRECTIONS, Compensation, compensation
 from uvsdk.scoring.conditions import Conditions, together
+from uvsdk.scoring.domain import Domain
 from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings, features
+from uvsdk.scoring.moments import Moments
 
 LEAST_PEOPLE: Final = 10
 """People a likelihood ratio is fitted to at least; of fewer only impostor scores are kept."""
@@ -98,6 +100,7 @@ def fit(
     prior: float = 0.5,
     directions: int = DIRECTIONS,
     seed: int = 0,
+    now: float = 0.0,
 ) -> Fitted:
     """Measure impostor scores and, where there are people and samples enough, fit a likelihood ratio.
 
@@ -115,6 +118,7 @@ def fit(
         prior: of a genuine trial, where the ratio should be best.
         directions: that the compensation takes out at most, see :attr:`uvsdk.modality.Modality.directions`.
         seed: of the draw of trials.
+        now: seconds since 1970, which the calibration is dated by; 0 leaves it undated.
 
     Raises:
         EnrolmentError: no impostor trial can be made.
@@ -127,13 +131,23 @@ def fit(
     raw = _trials(cell, (cell.template.rows.astype(np.float64), cell.probe.rows.astype(np.float64)))
     if raw.is_genuine.all():
         raise EnrolmentError("no impostor trial can be made; a calibration needs two people with a usable sample")
-    cohort = _cohort(seen)
+    cohort, domain = _cohort(seen), Domain.of(_moments(seen))
+
+    def calibrate(ratio: LikelihoodRatio | None) -> Calibration:
+        return Calibration.from_scores(
+            raw.impostor,
+            model_version=model_version,
+            source=source,
+            ratio=ratio,
+            cohort=cohort if keep_cohort else None,
+            people=seen.people,
+            measured_unix_s=now,
+            domain=domain,
+        )
+
     genuine = int(raw.is_genuine.sum())
     if seen.people < LEAST_PEOPLE or genuine < LEAST_GENUINE:
-        plain = Calibration.from_scores(
-            raw.impostor, model_version=model_version, source=source, cohort=cohort if keep_cohort else None
-        )
-        return Fitted(plain, raw, _too_little(seen.people, genuine))
+        return Fitted(calibrate(None), raw, _too_little(seen.people, genuine))
     halves = _halves(seen, rng)
     rank = min(directions, min(len(half) for half in halves) // 3)
     # Compensation and cohort are of the other half: people whom the average holds look more different than strangers
@@ -142,14 +156,7 @@ def fit(
         _Part(seen.of(own), _scorer(seen.of(other), rank, as_norm=as_norm)) for own, other in (halves, halves[::-1])
     ]
     ratio, originals = _ratio(parts, _scorer(seen, rank, as_norm=as_norm), prior, rng)
-    calibration = Calibration.from_scores(
-        raw.impostor,
-        model_version=model_version,
-        source=source,
-        ratio=ratio,
-        cohort=cohort if keep_cohort else None,
-    )
-    return Fitted(calibration, originals, "")
+    return Fitted(calibrate(ratio), originals, "")
 
 
 def _too_little(people: int, genuine: int) -> str:
@@ -356,6 +363,15 @@ def _compensation(seen: Observations, directions: int) -> Compensation:
     moved = seen.embeddings[worse] - seen.embeddings[base]
     people = _one_template_each(_singles(seen, seen.copy == 0))
     return compensation(people.rows, moved, directions=directions)
+
+
+def _moments(seen: Observations) -> Moments:
+    """Sums over people, of their original samples alone: worse copies move everybody the same way."""
+    sums = Moments.none(seen.embeddings.shape[1])
+    original = seen.copy == 0
+    for person in np.unique(seen.person[original]):
+        sums += Moments.of(seen.embeddings[original & (seen.person == person)])
+    return sums
 
 
 def _cohort(seen: Observations) -> Cohort:

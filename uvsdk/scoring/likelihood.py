@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from uvsdk.arrays import Float32, Float64
+from uvsdk.arrays import Float32, Float64, Int64
 from uvsdk.scoring.compensation import Compensation
 from uvsdk.scoring.conditions import Condition, Conditions
 
@@ -97,6 +97,8 @@ class LikelihoodRatio:
         highest: greatest ratio that the impostor trials can support, ``ln`` of their number.
         impostor: ratios of the impostor trials, float32 (n,), ascending, evenly spaced in rank.
         trials: impostor comparisons of original recordings behind them; copies of a recording are no new trials.
+        above: int64 (n,): how many of all ratios are at least as high as each of ``impostor``, where not all are kept;
+            ``None`` where all are.
     """
 
     compensation: Compensation
@@ -111,6 +113,7 @@ class LikelihoodRatio:
     highest: float
     impostor: Float32
     trials: int
+    above: Int64 | None = None
 
     def __post_init__(self) -> None:
         size = (1 + 3 * len(self.surroundings.conditions),)

@@ -62,6 +62,7 @@ class _Body2:
     people: int
     measured_unix_s: float
     above: Int64
+    above_ratios: Int64
     tail: tuple[Tail, ...]
     domain: tuple[Domain, ...]
 
@@ -102,16 +103,22 @@ def to_bytes(calibration: Calibration) -> bytes:
             body,
             calibration.people,
             calibration.measured_unix_s,
-            np.zeros(0, np.int64) if calibration.above is None else calibration.above,
+            _counts(calibration.above),
+            _counts(None if ratio is None else ratio.above),
             () if calibration.tail is None else (calibration.tail,),
             () if calibration.domain is None else (calibration.domain,),
         )
     )
 
 
+def _counts(above: Int64 | None) -> Int64:
+    return np.zeros(0, np.int64) if above is None else above
+
+
 def _names_people(calibration: Calibration) -> bool:
     known = calibration.people or calibration.measured_unix_s
-    rest = (calibration.above, calibration.tail, calibration.domain)
+    ratios = None if calibration.ratio is None else calibration.ratio.above
+    rest = (calibration.above, ratios, calibration.tail, calibration.domain)
     return bool(known) or any(item is not None for item in rest)
 
 
@@ -130,6 +137,8 @@ def from_bytes(data: bytes, conditions: Sequence[Condition]) -> Calibration:
         body = unpack(_Body, rest) if whole is None else whole.body
         check_impostors(body.impostor)
         ratio = _ratio(body, conditions) if body.fitted else None
+        if ratio is not None and whole is not None and len(whole.above_ratios):
+            ratio = replace(ratio, above=whole.above_ratios)
         cohort = Cohort(body.cohort, body.person, body.conditions) if len(body.cohort) else None
         read = Calibration(body.impostor, body.model_version, body.source, ratio, cohort)
         if whole is not None:
