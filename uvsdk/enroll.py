@@ -30,7 +30,7 @@ from uvsdk.errors import (
 from uvsdk.scoring import Calibration, Threshold
 from uvsdk.scoring.conditions import Conditions, conditions_of, together
 from uvsdk.scoring.personal import leave_one_out, own_ratios, personal_threshold
-from uvsdk.templates.storage import ChecksModels, Store, lock_of, save_and_read_back
+from uvsdk.templates.storage import ChecksModels, KnowsTraining, Store, lock_of, save_and_read_back
 from uvsdk.templates.template import Template
 from uvsdk.verify import threshold_at
 
@@ -167,9 +167,14 @@ def enroll(
 
     kinds = modality.get(bundle.manifest.modality).conditions
     conditions = [*kept.conditions, *(conditions_of(item.quality.measured, kinds) for item in usable)]
+    fresh = np.ones(len(rows), np.bool_)
+    if isinstance(store, KnowsTraining):
+        fresh[: len(kept.features)] = store.fresh_samples(user_id, kept.features, bundle.version)
     threshold = None
     if bundle.calibration is not None and impostor_threshold is not None:
-        threshold = personal_threshold(impostor_threshold, bundle.calibration, embeddings=rows, conditions=conditions)
+        threshold = personal_threshold(
+            impostor_threshold, bundle.calibration, embeddings=rows, conditions=conditions, fresh=fresh
+        )
     template = Template(
         intake.mean_of(rows),
         bundle.version,

@@ -491,7 +491,15 @@ class Federation:
         if not is_current(template, bundle, trained=trained):
             old = template
             template = store.update_template(
-                user_id, lambda features: remake(old, features, bundle, trained=trained, fmr=self.fmr)
+                user_id,
+                lambda features: remake(
+                    old,
+                    features,
+                    bundle,
+                    trained=trained,
+                    fmr=self.fmr,
+                    fresh=store.fresh_samples(user_id, features, bundle.version),
+                ),
             )
         if self.server_verification:
             with _unless_unconfirmed():

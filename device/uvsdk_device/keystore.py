@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from uvsdk.arrays import Array
+from uvsdk.arrays import Array, Bool
 from uvsdk.errors import StoreError, StoreFullError, UnknownUserError, UvsdkError, WireError
 from uvsdk.privacy.identifiers import canonical_user_id
 from uvsdk.records.codec import pack, unpack
@@ -39,7 +39,7 @@ from uvsdk.records.transfer import stays_here
 from uvsdk.system.forking import in_child
 from uvsdk.templates.storage import Store, same_arrays
 from uvsdk.templates.template import Template
-from uvsdk_device import acceptance
+from uvsdk_device import acceptance, trained
 from uvsdk_device.records import (
     TEMPORARY_SUFFIX,
     Address,
@@ -171,6 +171,10 @@ class EncryptedStore:
     def accept_model(self, bundle: Bundle) -> None:
         """Work with ``bundle`` from now on: a new model or calibration that is meant to be. Templates follow it."""
         acceptance.accept_model(self, bundle)
+
+    def fresh_samples(self, user_id: str, features: Sequence[Array], model_version: str) -> Bool:
+        """Which of a user's ``features`` that model was made without (:mod:`uvsdk_device.trained`), bool (n,)."""
+        return trained.fresh_samples(self, user_id, features, model_version)
 
     # Enrolments
 

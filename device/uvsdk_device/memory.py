@@ -14,8 +14,9 @@ from uvsdk.federation.strategy import Memory
 from uvsdk.records.codec import pack, unpack
 from uvsdk_device.deployment import Deployment
 from uvsdk_device.keystore import EncryptedStore
+from uvsdk_device.trained import MEMORY as _MEMORY
 
-_MEMORY, _REQUEST = "memory", "request"
+_REQUEST = "request"
 
 
 @dataclass(frozen=True, slots=True)

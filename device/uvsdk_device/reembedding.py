@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from uvsdk import modality
-from uvsdk.arrays import Array, Float32
+from uvsdk.arrays import Array, Bool, Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import EnrolmentError, ModelMismatchError
 from uvsdk.scoring.personal import genuine_threshold, personal_threshold
@@ -30,6 +30,7 @@ def remake(
     *,
     trained: Array | None = None,
     fmr: float | None = None,
+    fresh: Bool | None = None,
 ) -> Template:
     """The template of the same samples under another model, with a threshold for the same false match rate.
 
@@ -45,6 +46,8 @@ def remake(
         trained: float32 (d,), unit, what the algorithm left under :data:`uvsdk.federation.strategy.TEMPLATE`.
         fmr: false match rate where ``old`` has no threshold, having been made by a model without calibration; ``None``
             for the model's default.
+        fresh: bool (n,), which features the model was made without (:func:`uvsdk_device.trained.fresh_samples`), for
+            only those can raise the threshold; ``None`` for all.
 
     Raises:
         ModelMismatchError: the bundle is for another modality.
@@ -67,9 +70,9 @@ def remake(
         # A likelihood ratio is fitted on means of embeddings, which a trained vector is not.
         limit = threshold_at(bundle, fmr, scale="cosine")
         if _is_learnt(vector, rows, limit.score):
-            threshold = personal_threshold(limit, bundle.calibration, embeddings=rows, template=vector)
+            threshold = personal_threshold(limit, bundle.calibration, embeddings=rows, template=vector, fresh=fresh)
             return Template(vector, bundle.version, old.modality, len(features), threshold, old.conditions)
-    threshold = personal_threshold(threshold_at(bundle, fmr), bundle.calibration, embeddings=rows)
+    threshold = personal_threshold(threshold_at(bundle, fmr), bundle.calibration, embeddings=rows, fresh=fresh)
     return Template(_mean(rows), bundle.version, old.modality, len(features), threshold, old.conditions)
 
 

@@ -30,6 +30,7 @@ from uvsdk_device.membership import Membership
 from uvsdk_device.memory import MemoryRecord, keep_memory, read_memory
 from uvsdk_device.queue import QueueItem, UploadQueue
 from uvsdk_device.tasks import TrainingStart
+from uvsdk_device.trained import note_trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ def train(
     """Train on this device's features; reproducibly where the configuration has a seed.
 
     Of a model that is trained in part, what the frozen part makes of the features is kept, encrypted, between rounds.
+    Before anything can leave, the store knows which samples the models to come were trained on.
 
     Raises:
         UpdateRejectedError: a result that is not finite or misfits.
@@ -160,6 +162,7 @@ def train(
         )
     if not np.isfinite(result.delta).all():
         raise UpdateRejectedError("training gave values that are not finite; nothing is sent. Lower the learning rate")
+    note_trained(store, member.user_id, features, model_version=header.model_version)
     return Trained(result, train_s)
 
 

@@ -235,7 +235,15 @@ class Runtime:
                 old = self._store.template(user_id)
                 if is_current(old, self._bundle):
                     return old
-                return self._store.update_template(user_id, lambda features: remake(old, features, self._bundle))
+                return self._store.update_template(
+                    user_id,
+                    lambda features: remake(
+                        old,
+                        features,
+                        self._bundle,
+                        fresh=self._store.fresh_samples(user_id, features, self._bundle.version),
+                    ),
+                )
         except EnrolmentError as error:
             if template.model_version == self._bundle.version:
                 return template

@@ -63,3 +63,25 @@ def test_personal_threshold_never_falls_below_the_impostors() -> None:
     start = Threshold(0.9, 0.01, 1000, model_version="m")
     assert personal_threshold(start, calibration, embeddings=np.eye(25, dtype=np.float32)) is start
     assert personal_threshold(start, calibration, embeddings=np.eye(3, dtype=np.float32)[:1]) is start
+
+
+def test_only_samples_that_the_model_was_made_without_raise_it() -> None:
+    # The rows of the first test raise -0.8 to just above 0. Trained on, none of them does, nor do nineteen fresh ones.
+    calibration = Calibration.from_scores(IMPOSTORS, model_version="m", source="made by hand")
+    start = calibration.threshold(0.9)
+    rows = np.array([[1, 0]] * 19 + [[0, 1]], np.float32)
+    assert personal_threshold(start, calibration, embeddings=rows, fresh=np.zeros(20, np.bool_)) is start
+    assert personal_threshold(start, calibration, embeddings=rows, fresh=np.arange(20) > 0) is start  # nineteen
+
+
+def test_trained_samples_are_not_read_whatever_they_score() -> None:
+    # A vector that training drew twenty samples to (score 1); the twenty that came later score 0.6 and decide: i = 2
+    # of 40 would be 0.6 as well, but of the trained twenty alone it is 1, which refuses every one of the fresh.
+    calibration = Calibration.from_scores(IMPOSTORS, model_version="m", source="made by hand")
+    start, vector = calibration.threshold(0.9), np.array([1, 0], np.float32)
+    rows = np.array([[1, 0]] * 20 + [[0.6, 0.8]] * 20, np.float32)
+    late = np.arange(40) >= 20
+    raised = personal_threshold(start, calibration, embeddings=rows, template=vector, fresh=late)
+    assert raised.score == pytest.approx(0.6, abs=1e-6)
+    before = personal_threshold(start, calibration, embeddings=rows, template=vector, fresh=~late)
+    assert before.score == pytest.approx(1.0, abs=1e-6)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from uvsdk.arrays import Array
+from uvsdk.arrays import Array, Bool
 from uvsdk.errors import StoreError, UnknownUserError, UvsdkError
 from uvsdk.privacy.identifiers import canonical_user_id
 from uvsdk.system.forking import in_child
@@ -78,6 +78,16 @@ class ChecksModels(Protocol):
 
     def accept_model(self, bundle: Bundle) -> None:
         """Work with ``bundle`` from now on."""
+        ...
+
+
+@runtime_checkable
+class KnowsTraining(Protocol):
+    """A store that remembers which samples took part in training, for what a model makes of those tells nothing of
+    fresh ones."""
+
+    def fresh_samples(self, user_id: str, features: Sequence[Array], model_version: str) -> Bool:
+        """bool (n,): which of a user's ``features`` that model was made without."""
         ...
 
 
