@@ -12,6 +12,7 @@ from uvsdk.arrays import Array, Float32
 from uvsdk.errors import BundleError
 from uvsdk.modality.sample import Capture, Sample
 from uvsdk.scoring import Quality
+from uvsdk.scoring.cells import Division
 from uvsdk.scoring.conditions import Condition
 
 Preprocessing = Mapping[str, str | int | float | bool | None]
@@ -153,6 +154,7 @@ class Modality:
         graphs: the auxiliary graphs that its bundles carry.
         highest: the largest value in a view.
         conditions: what a calibration looks at, of all that :attr:`prepare` measures.
+        cells: by what the error rates of a deployment's own people are told apart, of all that is measured.
         reported: what evaluations report error rates by, of all that is measured -> its heading.
         worsen: a sample to copies as worse conditions would have given it; ``None`` where there are no such conditions.
         directions: along which such conditions move an embedding; that many a calibration takes out at most.
@@ -178,6 +180,7 @@ class Modality:
     graphs: Mapping[str, Graph] = field(default_factory=dict)
     highest: float = 1.0
     conditions: tuple[Condition, ...] = ()
+    cells: tuple[Division, ...] = ()
     reported: Mapping[str, str] = field(default_factory=dict)
     worsen: Worsen | None = None
     directions: int = 0

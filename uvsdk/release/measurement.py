@@ -8,13 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from uvsdk.arrays import Float64
+from uvsdk.arrays import Float64, Int64
 from uvsdk.errors import ThresholdError
 from uvsdk.release import grid
 from uvsdk.release.sums import GroupSums, ModelSums
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.domain import Domain
-from uvsdk.scoring.moments import ScoreLaw, against_templates
+from uvsdk.scoring.moments import ImpostorPairs
 from uvsdk.scoring.tail import Tail
 
 SUPPORTED: Final = ((8, 1e-2), (20, 1e-3), (50, 1e-4))
@@ -32,6 +32,9 @@ class Measured:
         fnmr: share of genuine trials below it, every person weighing the same.
         worst_fnmr: the same of the worst tenth of people.
         replicates: float64 (g,), ``fnmr`` with one group of devices left out, threshold and all.
+        cells: float64 (cells,), ``fnmr`` of each cell of conditions (:func:`uvsdk.scoring.cells.names`), NaN where
+            nobody told of it.
+        cell_people: int64 (cells,), who told of each.
         people: who told of genuine trials.
         trials: their genuine trials.
         calibration: what would be released with the model.
@@ -43,6 +46,8 @@ class Measured:
     fnmr: float
     worst_fnmr: float
     replicates: Float64
+    cells: Float64
+    cell_people: Int64
     people: int
     trials: int
     calibration: Calibration = field(repr=False)
@@ -80,20 +85,16 @@ def calibrate(sums: ModelSums, *, source: str, now: float) -> Calibration:
     if sums.impostors != "moments":
         return _of_trials(sums, whole, source=source, now=now)
     lowest = supported_fmr(whole.people)
-    law = _law(whole)
-    rows = []
-    for place in range(len(sums.groups)):
-        left = sums.without(place)
-        if left is not None and min(left.people, left.templates) > 2 and left.people < whole.people:
-            replicate = _law(left)
-            rows.append((replicate.mean, replicate.deviation))
+    pairs = _pairs(sums)
+    law = pairs.law()
+    rows = [(left.mean, left.deviation) for left in pairs.laws_without().values()]
     replicates = np.array(rows, np.float64).reshape(len(rows), 2)
     tail = Tail(law.mean, law.deviation, whole.people, whole.templates, lowest, replicates)
     return Calibration(
         tail.values(),
         sums.model_version,
         source,
-        people=whole.people + whole.templates,
+        people=whole.templates,
         measured_unix_s=now,
         tail=tail,
         domain=Domain.of(whole.strangers),
@@ -111,14 +112,15 @@ def measure(sums: ModelSums, *, fmr: float | None, source: str, now: float) -> M
     threshold = calibration.threshold(rate).score
     whole = sums.total
     assert whole is not None  # calibrate() refuses an empty one
+    laws = {} if calibration.tail is None else _pairs(sums).laws_without()
     replicates = []
     for place, group in enumerate(sums.groups):
         left = sums.without(place)
         if left is None or not left.told or not group.told:
             continue
         limit = threshold
-        if calibration.tail is not None and min(left.people, left.templates) > 2:
-            limit = threshold + _law(left).score_at(rate) - calibration.tail.law.score_at(rate)
+        if calibration.tail is not None and place in laws:
+            limit += laws[place].score_at(rate) - calibration.tail.law.score_at(rate)
         replicates.append(grid.share_below(left.genuine[0], limit))
     return Measured(
         model_version=sums.model_version,
@@ -127,14 +129,16 @@ def measure(sums: ModelSums, *, fmr: float | None, source: str, now: float) -> M
         fnmr=grid.share_below(whole.genuine[0], threshold) if whole.told else math.nan,
         worst_fnmr=grid.worst_share(whole.rates, threshold) if whole.told else math.nan,
         replicates=np.array(replicates, np.float64),
+        cells=np.array([grid.share_below(counts, threshold) for counts in whole.genuine[1:]], np.float64),
+        cell_people=whole.genuine[1:].sum(axis=1) // grid.SHARE,
         people=whole.told,
         trials=whole.trials,
         calibration=calibration,
     )
 
 
-def _law(sums: GroupSums) -> ScoreLaw:
-    return against_templates(sums.strangers, sums.enrolled)
+def _pairs(sums: ModelSums) -> ImpostorPairs:
+    return ImpostorPairs.of([group.strangers for group in sums.groups], [group.enrolled for group in sums.groups])
 
 
 def _of_trials(sums: ModelSums, whole: GroupSums, *, source: str, now: float) -> Calibration:

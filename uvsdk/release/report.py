@@ -6,13 +6,14 @@ sample is scored against the template of its others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
 from uvsdk.arrays import Float32, Float64, Int32
-from uvsdk.errors import WireError
+from uvsdk.errors import BundleError, WireError
 from uvsdk.release import grid
 from uvsdk.scoring.moments import Moments
 from uvsdk.scoring.personal import leave_one_out
@@ -117,7 +118,7 @@ def report_on(
     evaluates: bool,
     strangers: Float32,
     cells: int = 0,
-    cell_of: tuple[int, ...] = (),
+    cells_of: Sequence[Sequence[int]] = (),
 ) -> ModelReport:
     """One device's report on one model.
 
@@ -127,21 +128,29 @@ def report_on(
         impostors: where impostors come from.
         evaluates: whether this device never trains.
         strangers: float32 (n, d), unit: the cohort, or what the algorithm gave; unused under ``moments``.
-        cells: how many cells of conditions the modality has.
-        cell_of: the cell of each sample, -1 for none; empty for none at all.
+        cells: how many cells of conditions the modality has (:func:`uvsdk.scoring.cells.names`).
+        cells_of: those of each sample (:func:`uvsdk.scoring.cells.cells_of`); empty where none was measured.
+
+    Raises:
+        BundleError: the model gives embeddings that are not finite, as one does whose training diverged; nothing of
+            them could be summed.
     """
+    if not np.isfinite(rows).all():
+        raise BundleError(
+            f"the model {model_version[:12]} gives embeddings that are not finite, so there is nothing to report of it"
+        )
     scores = leave_one_out(rows) if evaluates and len(rows) > 1 else np.empty(0)
     genuine = np.zeros((cells + 1, grid.BINS), np.int32)
     genuine[0] = grid.shares(scores)
-    for cell in range(cells if len(scores) and cell_of else 0):
-        genuine[cell + 1] = grid.shares(scores[np.array(cell_of) == cell])
+    for cell in range(cells if len(scores) and cells_of else 0):
+        genuine[cell + 1] = grid.shares(scores[[cell in own for own in cells_of]])
     template = _template(rows)
     impostor = np.zeros(grid.BINS, np.int32)
     if impostors != "moments" and len(strangers):
         impostor += grid.histogram(np.clip(strangers.astype(np.float64) @ template, -1.0, 1.0)).astype(np.int32)
     sums = (moment_sums(rows, template, evaluates=evaluates),) if impostors == "moments" else ()
     people = grid.table(scores).astype(np.int32)
-    return ModelReport(model_version, genuine, people, impostor, sums, len(scores))
+    return ModelReport(model_version, genuine, people, impostor, sums, min(len(scores), grid.SHARE))
 
 
 def moment_sums(rows: Float32, template: Float64, *, evaluates: bool) -> MomentSums:
@@ -209,8 +218,10 @@ def _check_moments(sums: MomentSums, task: EvaluationTask, dimension: int) -> No
         apart = grid.restored(matrix.astype(np.int64)) - grid.packed_symmetric(np.outer(square, square))
         if float(np.abs(apart).max()) > 4.0 / grid.UNIT:
             raise WireError("an outer product in the report is not of its mean")
-    diagonal = grid.symmetric(grid.restored(sums.within.astype(np.int64)), dimension).diagonal()
-    if float(diagonal.min()) < -1.0 / grid.UNIT or float(diagonal.sum()) > 2.02:
+    within = grid.symmetric(grid.restored(sums.within.astype(np.int64)), dimension)
+    deviations = np.sqrt(np.maximum(within.diagonal(), 0.0) + 1.0 / grid.UNIT)
+    beyond = np.abs(within) > np.outer(deviations, deviations) + 1.0 / grid.UNIT  # Cauchy-Schwarz
+    if beyond.any() or float(within.trace()) > 2.02:
         raise WireError("the covariance in the report is not of unit embeddings")
 
 

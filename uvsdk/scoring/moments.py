@@ -1,29 +1,35 @@
 """How impostors score, from sums over people: nobody's embedding is needed (SPEC 17).
 
-Of each person only the mean of their unit embeddings, its outer product and the covariance within the person enter a
-sum. From three sums follow mean and variance of the score between two different people, and under a normal tail the
-score that a share of impostors reaches.
+The score of a sample x against a template t is linear in either, and its square is linear in x x^T and in t t^T. So
+sums of these over people give mean and variance of the scores of all pairs of two different people, without a pair:
+exactly, and whatever the distribution of the embeddings. People are summed by groups, and pairs within one group are
+left out, since nobody may be compared with themselves. Under a normal tail follows the score that a share of impostors
+reaches.
 
 >>> rng = np.random.default_rng(0)
->>> people = [unit(rng.normal(size=(5, 8)) + 3 * rng.normal(size=8)) for _ in range(200)]
->>> sums = Moments.none(8)
->>> for rows in people:
-...     sums += Moments.of(rows)
->>> law = between_people(sums, samples=1)
->>> scores = [first[0] @ other[0] for place, first in enumerate(people) for other in people[:place]]
->>> bool(abs(law.mean - np.mean(scores)) < 0.01), bool(abs(law.deviation / np.std(scores) - 1) < 0.03)
+>>> people = [unit(rng.normal(size=(5, 8)) + rng.normal(size=8)) for _ in range(200)]
+>>> templates = [unit(rows.mean(axis=0)) for rows in people]
+>>> pairs = ImpostorPairs.of(
+...     [total(Moments.of(rows) for rows in people[group::10]) for group in range(10)],
+...     [total(Moments.of(row[None]) for row in templates[group::10]) for group in range(10)],
+... )
+>>> scores = [sample @ templates[j] for i in range(200) for j in range(200) if i % 10 != j % 10 for sample in people[i]]
+>>> law = pairs.law()
+>>> bool(abs(law.mean - np.mean(scores)) < 1e-9), bool(abs(law.deviation / np.std(scores) - 1) < 0.01)
 (True, True)
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
 from uvsdk.arrays import Float, Float64
+from uvsdk.errors import ThresholdError
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +82,15 @@ class Moments:
 
     @classmethod
     def of(cls, rows: Float) -> Moments:
-        """Of one person's unit embeddings, float (k, d)."""
+        """Of one person's unit embeddings, float (k, d), k >= 1.
+
+        Raises:
+            ValueError: no row, or values that are not finite.
+        """
         embeddings = np.asarray(rows, np.float64)
         count, dimension = embeddings.shape
+        if not count or not np.isfinite(embeddings).all():
+            raise ValueError(f"moments are of one finite embedding or more, got {count} of shape ({dimension},)")
         mean = embeddings.mean(axis=0)
         apart = embeddings - mean
         within = apart.T @ apart / (count - 1) if count > 1 else np.zeros((dimension, dimension))
@@ -123,9 +135,15 @@ class Moments:
         return np.asarray(self.within / max(self.within_people, 1), np.float64)
 
     @property
-    def person_covariance(self) -> Float64:
-        """S without what the scatter of k_i samples adds to a mean: S - W mean(1 / k_i)."""
-        return np.asarray(self.between - self.scatter * (self.inverse_samples / max(self.people, 1)), np.float64)
+    def second(self) -> Float64:
+        """float64 (d, d), sum over people of the mean x x^T of their samples: of one person m m^T + (1 - 1/k) W.
+
+        Where numbers of samples differ, the factor of all is their mean: exact where scatter does not go with k.
+        """
+        if not self.within_people:
+            return self.outer
+        share = (self.people - self.inverse_samples) / self.within_people
+        return np.asarray(self.outer + share * self.within, np.float64)
 
 
 def unit(rows: Float) -> Float64:
@@ -134,40 +152,99 @@ def unit(rows: Float) -> Float64:
     return np.asarray(values / np.maximum(np.linalg.norm(values, axis=-1, keepdims=True), 1e-12), np.float64)
 
 
-def between_people(sums: Moments, *, samples: int) -> ScoreLaw:
-    """How a sample of one person scores against the mean of ``samples`` samples of another, both among ``sums``.
-
-    SPEC 17: S_p is the covariance of the people themselves. The mean of a template is not normalised here: a template's
-    length divides the score.
-
-    Args:
-        sums: of three people at least.
-        samples: k of the template; 1 compares sample with sample.
-    """
-    count = sums.people
-    if count < 3:
-        raise ValueError(f"moments of {count} people say nothing of other people; three are the least")
-    centre, scatter = sums.centre, sums.scatter
-    people = sums.person_covariance
-    degrees = count - 1
-    trace, square = float(np.trace(people)), float((people * people).sum())
-    spread = degrees**2 / ((degrees - 1) * (degrees + 2)) * (square - trace**2 / degrees)
-    along = max(float(centre @ people @ centre) - square / count, 0.0)
-    noise = (1.0 + 1.0 / samples) * (float((people * scatter).sum()) + float(centre @ scatter @ centre))
-    variance = max(spread, 0.0) + 2.0 * along + noise + float((scatter * scatter).sum()) / samples
-    return ScoreLaw(float(centre @ centre) - trace / count, math.sqrt(max(variance, 1e-12)))
+def total(sums: Iterable[Moments]) -> Moments:
+    """Of all people in several sums, of which there is one at least."""
+    first, *others = sums
+    for other in others:
+        first = first + other
+    return first
 
 
-def against_templates(strangers: Moments, templates: Moments) -> ScoreLaw:
-    """How a sample of a stranger scores against a template: nothing that both share is squared (SPEC 17).
+@dataclass(frozen=True, slots=True, eq=False)
+class ImpostorPairs:
+    """Sums over all pairs of a stranger's sample and a template, by the groups of both; zero where these are the same.
+
+    Every stranger weighs the same whatever the number of their samples, and so does every template.
 
     Args:
-        strangers: of people who did not train.
-        templates: one unit row of each enrolled person, :meth:`Moments.of` of shape (1, d).
+        pairs: float64 (g, g), how many there are: strangers by row, templates by column.
+        first: float64 (g, g), sum of their scores.
+        second: float64 (g, g), sum of their squares.
     """
-    if min(strangers.people, templates.people) < 2:
-        raise ValueError("cross moments need two strangers and two templates at least")
-    probes = strangers.person_covariance + strangers.scatter
-    first, second, spread = strangers.centre, templates.centre, templates.between
-    variance = float((probes * spread).sum() + first @ spread @ first + second @ probes @ second)
-    return ScoreLaw(float(first @ second), math.sqrt(max(variance, 1e-12)))
+
+    pairs: Float64
+    first: Float64
+    second: Float64
+
+    @classmethod
+    def of(cls, strangers: Sequence[Moments], templates: Sequence[Moments]) -> ImpostorPairs:
+        """Of sums by group, g each.
+
+        Args:
+            strangers: of people's samples.
+            templates: of unit rows, one a person: each :meth:`Moments.of` of shape (1, d).
+        """
+        apart = 1.0 - np.eye(len(strangers))
+        counts = np.array([item.people for item in strangers]), np.array([item.people for item in templates])
+        means = np.stack([item.mean for item in strangers]), np.stack([item.mean for item in templates])
+        squares = [item.second.ravel() for item in strangers], [item.outer.ravel() for item in templates]
+        return cls(
+            np.outer(*counts) * apart,
+            (means[0] @ means[1].T) * apart,
+            (np.stack(squares[0]) @ np.stack(squares[1]).T) * apart,
+        )
+
+    def law(self) -> ScoreLaw:
+        """Mean and deviation of the scores of a stranger's sample against a template.
+
+        The square of an estimated mean is too large by the variance of the estimate, which the jackknife over groups
+        tells.
+
+        Raises:
+            ThresholdError: fewer than two groups with strangers against templates of others.
+        """
+        return self._law(list(range(len(self.pairs))))
+
+    def laws_without(self) -> dict[int, ScoreLaw]:
+        """:meth:`law` with one group left out, by the group, for each whose absence changes something."""
+        everyone = list(range(len(self.pairs)))
+        found = {}
+        for left_out in everyone:
+            kept = [group for group in everyone if group != left_out]
+            changes = self.pairs[left_out].any() or self.pairs[:, left_out].any()
+            if changes and self._count(kept):
+                found[left_out] = self._law(kept)
+        return found
+
+    def _law(self, groups: list[int]) -> ScoreLaw:
+        count = self._count(groups)
+        if not count:
+            raise ThresholdError("impostors' scores are of two groups of people at least; let more devices evaluate")
+        mean = self._sum(self.first, groups) / count
+        replicates = []
+        for left_out in groups:
+            kept = [group for group in groups if group != left_out]
+            if fewer := self._count(kept):
+                replicates.append(self._sum(self.first, kept) / fewer)
+        variance = self._sum(self.second, groups) / count - mean**2 + jackknife(replicates) ** 2
+        return ScoreLaw(mean, math.sqrt(max(variance, 1e-12)))
+
+    def _count(self, groups: list[int]) -> float:
+        return self._sum(self.pairs, groups)
+
+    @staticmethod
+    def _sum(table: Float64, groups: list[int]) -> float:
+        return float(table[np.ix_(groups, groups)].sum())
+
+
+def jackknife(replicates: Sequence[float] | Float64) -> float:
+    """Standard error of an estimate from its values with one group left out each; 0 of fewer than two.
+
+    >>> round(jackknife([(6 - left_out) / 2 for left_out in (1, 2, 3)]), 4)  # the mean of 1, 2, 3: 1 / sqrt(3)
+    0.5774
+    """
+    values = np.asarray(replicates, np.float64)
+    count = len(values)
+    if count < 2:
+        return 0.0
+    return float(np.sqrt((count - 1) / count * ((values - values.mean()) ** 2).sum()))

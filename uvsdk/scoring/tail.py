@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import ThresholdError
-from uvsdk.scoring.moments import ScoreLaw
+from uvsdk.scoring.moments import ScoreLaw, jackknife
 
 _LOWEST_QUANTILE, _VALUES = 1e-6, 2_000
-CONFIDENCE: Final = 1.645
-"""Standard errors from the estimate to the upper end of a one-sided 95 % interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +48,11 @@ class Tail:
         return ScoreLaw(self.mean, self.deviation)
 
     def threshold(self, fmr: float) -> float:
-        """The score that a share ``fmr`` reaches at the upper end of the interval: with few people it is on the safe
-        side.
+        """The score that a share ``fmr`` of impostors reaches on average over what is not known of the law.
+
+        With few people it lies higher than the estimate. Where the score of the estimate, z deviations above the
+        mean, has a standard error of e deviations, normal as well, the expected rate at z sqrt(1 + e^2) is the asked
+        one: E Phi(-(z' + e N)) = Phi(-z' / sqrt(1 + e^2)).
 
         Raises:
             ThresholdError: the law has not been shown to hold so far out.
@@ -62,15 +62,16 @@ class Tail:
                 f"the moments of {self.people} people support a false match rate of {self.lowest_fmr:g} or more, asked "
                 f"is {fmr:g}; ask for a higher rate, or calibrate with more people"
             )
-        estimate = self.law.score_at(fmr)
-        return estimate + CONFIDENCE * self._error([ScoreLaw(*row).score_at(fmr) for row in self.replicates.tolist()])
+        error = jackknife([ScoreLaw(*row).score_at(fmr) for row in self.replicates.tolist()]) / self.deviation
+        away = self.law.score_at(fmr) - self.mean
+        return self.mean + away * (math.sqrt(1.0 + error**2) if away > 0.0 else 1.0)
 
     def interval(self, score: float) -> tuple[float, float]:
         """95 % interval of the false match rate at ``score``, by the jackknife over groups on the probit scale."""
         if len(self.replicates) < 2:
             return 0.0, 1.0
         place = (score - self.mean) / self.deviation
-        error = self._error([(score - mean) / deviation for mean, deviation in self.replicates.tolist()])
+        error = jackknife([(score - mean) / deviation for mean, deviation in self.replicates.tolist()])
         law = ScoreLaw(0.0, 1.0)
         return law.fmr_at(place + 1.96 * error), law.fmr_at(place - 1.96 * error)
 
@@ -78,10 +79,3 @@ class Tail:
         """float32 (n,), ascending: evenly spaced quantiles of the law, for whoever looks at single scores."""
         rates = np.linspace(1.0 - _LOWEST_QUANTILE, _LOWEST_QUANTILE, _VALUES)
         return np.clip([self.law.score_at(rate) for rate in rates.tolist()], -1.0, 1.0).astype(np.float32)
-
-    def _error(self, replicates: list[float]) -> float:
-        count = len(replicates)
-        if count < 2:
-            return 0.0
-        values = np.array(replicates)
-        return float(np.sqrt((count - 1) / count * ((values - values.mean()) ** 2).sum()))

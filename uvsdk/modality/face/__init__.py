@@ -8,6 +8,7 @@ mean face subtracted and 0.40 % with twenty directions taken out as well.
 from uvsdk.modality.contract import Graph, Modality
 from uvsdk.modality.face import chips
 from uvsdk.modality.face.degradation import worsen
+from uvsdk.scoring.cells import Division
 from uvsdk.scoring.conditions import Condition
 
 MODALITY = Modality(
@@ -17,6 +18,8 @@ MODALITY = Modality(
     graphs={"detector": Graph("yunet")},
     highest=255.0,
     conditions=(Condition("face_pixels", logarithmic=True), Condition("sharpness", logarithmic=True)),
+    # Faces far away, and heads that are turned by half of what the standard policy allows or more.
+    cells=(Division("face_pixels", (100.0,)), Division("yaw", (0.18,), absolute=True)),
     reported={"face_pixels": "Width of the face (pixels)", "sharpness": "Sharpness", "brightness": "Brightness"},
     worsen=worsen,
     advice="turn the head a little between pictures, change the light, or add some another day",

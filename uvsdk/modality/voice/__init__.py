@@ -6,6 +6,7 @@ Features are float32 (T, mels), one frame per hop of the speech that was found.
 from uvsdk.modality.contract import Graph, Modality
 from uvsdk.modality.voice import frames
 from uvsdk.modality.voice.degradation import worsen
+from uvsdk.scoring.cells import Division
 from uvsdk.scoring.compensation import DIRECTIONS
 from uvsdk.scoring.conditions import Condition
 
@@ -26,6 +27,8 @@ MODALITY = Modality(
         )
     },
     conditions=(SPEECH_S, SNR_DB, BANDWIDTH_HZ),
+    # What moves the scores of a voice: short clips, noise, telephones, which have 4 kHz of bandwidth.
+    cells=(Division("speech_s", (2.0,)), Division("snr_db", (15.0,)), Division("bandwidth_hz", (5000.0,))),
     reported={
         "speech_s": "Seconds of speech",
         "snr_db": "Signal-to-noise ratio (dB)",
