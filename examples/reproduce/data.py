@@ -28,6 +28,14 @@ def folder() -> Path:
     return path
 
 
+def named(variable: str, otherwise: str) -> Path:
+    """The folder that an environment variable names, else another."""
+    path = Path(os.environ.get(variable, otherwise))
+    if not path.is_dir():
+        raise MissingDataError(f"no data at {path}; set {variable} to a folder that has it")
+    return path
+
+
 def cache() -> Path:
     """A folder outside the repository for what is derived from the data (decoded images)."""
     path = Path(os.environ.get("UVSDK_CACHE", Path.home() / ".cache" / "uvsdk")) / "reproduce"

@@ -103,18 +103,19 @@ def orl(bundle: Bundle, root: Path, capture: Capture) -> ProtocolOutcome:
 
 
 def chip_embedder(bundle: Bundle) -> Embedder:
+    """From the file of a chip to its embedding, see :func:`chip_embedding`."""
+    return lambda path: chip_embedding(bundle, path.read_bytes())
+
+
+def chip_embedding(bundle: Bundle, jpeg: bytes) -> Float32:
     """From a chip on the ArcFace template to its embedding, without detection."""
     reader, settings = modality.get("face"), bundle.manifest.preprocessing
     source = alignment.TEMPLATES["arcface"]
     target = alignment.TEMPLATES[str(settings.get("template", "arcface"))]
     size = int(settings.get("size") or target.size)
-
-    def embed(path: Path) -> Float32:
-        image = Image.open(io.BytesIO(path.read_bytes())).convert("RGB")
-        chip = np.asarray(image) if target is source else alignment.warp(image, target.fit(source.points, size), size)
-        return bundle.embedding(reader.views(chip, settings))
-
-    return embed
+    image = Image.open(io.BytesIO(jpeg)).convert("RGB")
+    chip = np.asarray(image) if target is source else alignment.warp(image, target.fit(source.points, size), size)
+    return bundle.embedding(reader.views(chip, settings))
 
 
 def _others_threshold(chips: ProtocolOutcome) -> float:
