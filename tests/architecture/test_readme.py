@@ -22,6 +22,7 @@ from uvsdk.training import weights
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 VERIFICATION = ROOT / "docs" / "verification.md"
+INTEGRATION = ROOT / "docs" / "integration.md"
 ERRORS = ROOT / "docs" / "errors.md"
 DOCUMENTS = (README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md")
 _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -151,6 +152,21 @@ def test_commands_that_are_mentioned_exist(document: Path) -> None:
         commands[words[0]].configure(parser)
         options = {option for below in parsers(parser) for option in below._option_string_actions}
         assert {word.split("=")[0].rstrip(":,.") for word in words if word.startswith("--")} <= options, span
+
+
+def test_every_field_of_a_decision_is_explained() -> None:
+    """docs/integration.md has a row for each field of ``POST /v1/verify``, which names the fields below it."""
+    routes = pytest.importorskip("uvsdk_server.routes.verify", reason="the answer is the server's")
+    text = INTEGRATION.read_text(encoding="utf-8").split("### What comes back")[1].split("###")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE))
+    fields = routes.VerifyAnswer.model_fields
+    assert set(rows) == set(fields)
+    for name, below in {
+        "threshold": routes.ThresholdAnswer,
+        "quality": routes.QualityAnswer,
+        "presentations": routes.PresentationAnswer,
+    }.items():
+        assert set(below.model_fields) <= set(re.findall(r"`(\w+)`", rows[name])), name
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

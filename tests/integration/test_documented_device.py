@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +19,13 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from tests.integration.harness import CONFIG, PEPPER, serving
+import uvsdk
+from tests.integration.harness import CONFIG, PEPPER, RunningServer, serving
 from tests.integration.numpy_devices import token_of
 from uvsdk import cli
 from uvsdk.bundle import shipped
 from uvsdk.privacy.identifiers import hash_user_id
+from uvsdk_device import EncryptedStore, Federation
 from uvsdk_server.deployment import read_training
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,6 +87,63 @@ def test_a_device_enrols_trains_and_is_verified(tmp_path: Path, monkeypatch: pyt
         (tmp_path / "server-data" / "operator-token").write_text(f"{server.operator}\n")
         run("calibrate", OPERATIONS, {"https://clinic.example": server.url}, {})
         assert verify().json().get("accepted") is True
+
+
+@pytest.fixture
+def enrolled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
+    """A server that knows ada of the deployment ``clinic``; in the working folder her ``probe.png`` and the pepper."""
+    monkeypatch.chdir(tmp_path)
+    write_people(tmp_path / "PEOPLE")
+    for name, page in {"probe": "3/7", "impostor": "7/0"}.items():
+        (tmp_path / f"{name}.png").write_bytes((tmp_path / "PEOPLE" / f"{page}.png").read_bytes())
+    Image.new("L", (32, 32), 255).save(tmp_path / "blank.png")
+    (tmp_path / "pepper").write_bytes(PEPPER)
+    with serving(tmp_path / "server", config=replace(CONFIG, deployment="clinic")) as server:
+        federation = Federation(
+            server.url, enrolment_token=token_of(server, "ada"), pepper=PEPPER, server_verification=True
+        )
+        store = EncryptedStore.open(tmp_path / "ada-store", passphrase="of a test")
+        samples = sorted((tmp_path / "PEOPLE" / "3").glob("[0-4].png"))
+        uvsdk.enroll("ada", samples, model=shipped(), store=store, federation=federation)
+        yield server
+
+
+def test_the_lines_that_ask_for_a_decision(tmp_path: Path, enrolled: RunningServer) -> None:
+    """Those of the shell, as they stand but for the address, the place of the data and the kind of sample."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed; test_the_python_that_asks_for_a_decision sends the same form")
+    section = INTEGRATION.read_text(encoding="utf-8").split("## A decision\n")[1].split("\n## ")[0]
+    lines = "".join(re.findall(r"^```\n(.*?)^```", section, re.DOTALL | re.MULTILINE))
+    changes = {"https://clinic.example": enrolled.url, "server-data": "server/data", "probe.wav": "probe.png"}
+    for shown, here in changes.items():
+        assert shown in lines
+        lines = lines.replace(shown, here)
+    (tmp_path / "uvsdk").write_text(f'#!/bin/sh\nexec {sys.executable} -m uvsdk "$@"\n')
+    (tmp_path / "uvsdk").chmod(0o700)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    script = ["bash", "-euo", "pipefail", "-c", lines]
+    printed = subprocess.run(script, capture_output=True, text=True, check=True, env=environment).stdout
+    first, end = json.JSONDecoder().raw_decode(printed)
+    assert (first["accepted"], json.loads(printed[end:])["accepted"]) == (True, True)
+
+
+def test_the_python_that_asks_for_a_decision(enrolled: RunningServer) -> None:
+    token = enrolled.token("verify")
+
+    def outcome(sample: str, **changes: str) -> str:
+        scope: dict[str, object] = {"token": token}
+        shown = {"https://clinic.example": enrolled.url, "probe.wav": f"{sample}.png"}
+        run("verify", INTEGRATION, {**shown, **changes}, scope)
+        return str(scope["outcome"])
+
+    assert outcome("probe") == "accepted"
+    assert outcome("impostor") == "rejected"
+    assert outcome("blank").startswith("once more, please: the page is empty")
+    with pytest.raises(RuntimeError, match="problem:unknown-user: nobody of that id"):
+        outcome("probe", ada="bea")
+    for _ in range(4):
+        assert outcome("impostor") == "rejected"
+    assert re.fullmatch(r"in \d+ s, please", outcome("probe"))
 
 
 def test_the_command_that_hashes_an_id(tmp_path: Path) -> None:
