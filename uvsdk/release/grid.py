@@ -7,11 +7,13 @@ embedding.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from uvsdk.arrays import Float, Float64, Int64
+from uvsdk.scoring.moments import ScoreLaw
 
 BINS: Final = 1000
 """Bins of a histogram of cosines over [-1, 1], each 0.002 wide."""
@@ -74,6 +76,18 @@ def share_below(counts: Int64, score: float) -> float:
     return float(counts[:whole].sum() + counts[whole] * min(place - whole, 1.0)) / total
 
 
+def law(counts: Int64) -> ScoreLaw:
+    """Mean and deviation of what a histogram counts, of which there is something.
+
+    >>> law(histogram(np.array([0.401, 0.601])))
+    ScoreLaw(mean=0.501, deviation=0.1)
+    """
+    centres = (np.arange(BINS) + 0.5) * (2.0 / BINS) - 1.0
+    mean = float(np.average(centres, weights=counts))
+    deviation = float(np.sqrt(np.average((centres - mean) ** 2, weights=counts)))
+    return ScoreLaw(round(mean, 12), round(deviation, 12))
+
+
 def worst_share(counts: Int64, score: float, share: float = 0.1) -> float:
     """The mean rate of rejection at ``score`` of the worst ``share`` of people in a table; NaN of an empty one.
 
@@ -106,11 +120,18 @@ def restored(values: Int64) -> Float64:
 def packed_symmetric(matrix: Float) -> Float64:
     """The upper triangle of a symmetric matrix, row by row: float64 (d (d + 1) / 2,)."""
     values = np.asarray(matrix, np.float64)
-    return values[np.triu_indices(len(values))]
+    return values[_triangle(len(values))]
 
 
 def symmetric(packed: Float, dimension: int) -> Float64:
     """The inverse of :func:`packed_symmetric`."""
     matrix = np.zeros((dimension, dimension))
-    matrix[np.triu_indices(dimension)] = packed
-    return np.asarray(matrix + np.triu(matrix, 1).T, np.float64)
+    rows, columns = _triangle(dimension)
+    matrix[rows, columns] = packed
+    matrix[columns, rows] = packed
+    return matrix
+
+
+@lru_cache(maxsize=4)
+def _triangle(dimension: int) -> tuple[Int64, Int64]:
+    return np.triu_indices(dimension)

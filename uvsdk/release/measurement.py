@@ -14,11 +14,14 @@ from uvsdk.release import grid
 from uvsdk.release.sums import GroupSums, ModelSums
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.domain import Domain
-from uvsdk.scoring.moments import ImpostorPairs
+from uvsdk.scoring.moments import ImpostorPairs, ScoreLaw
 from uvsdk.scoring.tail import Tail
 
 SUPPORTED: Final = ((8, 1e-2), (20, 1e-3), (50, 1e-4))
 """People who only evaluate -> lowest false match rate that their moments support."""
+
+AROUND: Final = tuple(10.0**-exponent for exponent in range(1, 7))
+"""False match rates, under a normal law, at whose thresholds two models are compared beside the one asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,9 @@ class Measured:
         threshold: the cosine there.
         fnmr: share of genuine trials below it, every person weighing the same.
         worst_fnmr: the same of the worst tenth of people.
+        around: the mean of such shares over :data:`AROUND`: much less a matter of chance than the one at one rate.
         replicates: float64 (g,), ``fnmr`` with one group of devices left out, threshold and all.
+        worst_replicates: float64 (g,), likewise ``worst_fnmr``.
         cells: float64 (cells,), ``fnmr`` of each cell of conditions (:func:`uvsdk.scoring.cells.names`), NaN where
             nobody told of it.
         cell_people: int64 (cells,), who told of each.
@@ -45,7 +50,9 @@ class Measured:
     threshold: float
     fnmr: float
     worst_fnmr: float
+    around: float
     replicates: Float64
+    worst_replicates: Float64
     cells: Float64
     cell_people: Int64
     people: int
@@ -85,9 +92,8 @@ def calibrate(sums: ModelSums, *, source: str, now: float) -> Calibration:
     if sums.impostors != "moments":
         return _of_trials(sums, whole, source=source, now=now)
     lowest = supported_fmr(whole.people)
-    pairs = _pairs(sums)
-    law = pairs.law()
-    rows = [(left.mean, left.deviation) for left in pairs.laws_without().values()]
+    law, without = _laws(sums)
+    rows = [(left.mean, left.deviation) for left in without.values()]
     replicates = np.array(rows, np.float64).reshape(len(rows), 2)
     tail = Tail(law.mean, law.deviation, whole.people, whole.templates, lowest, replicates)
     return Calibration(
@@ -112,8 +118,8 @@ def measure(sums: ModelSums, *, fmr: float | None, source: str, now: float) -> M
     threshold = calibration.threshold(rate).score
     whole = sums.total
     assert whole is not None  # calibrate() refuses an empty one
-    laws = {} if calibration.tail is None else _pairs(sums).laws_without()
-    replicates = []
+    laws = {} if calibration.tail is None else _laws(sums)[1]
+    replicates, worst = [], []
     for place, group in enumerate(sums.groups):
         left = sums.without(place)
         if left is None or not left.told or not group.told:
@@ -122,13 +128,17 @@ def measure(sums: ModelSums, *, fmr: float | None, source: str, now: float) -> M
         if calibration.tail is not None and place in laws:
             limit += laws[place].score_at(rate) - calibration.tail.law.score_at(rate)
         replicates.append(grid.share_below(left.genuine[0], limit))
+        worst.append(grid.worst_share(left.rates, limit))
+    law = grid.law(whole.impostor) if calibration.tail is None else calibration.tail.law
     return Measured(
         model_version=sums.model_version,
         fmr=rate,
         threshold=threshold,
         fnmr=grid.share_below(whole.genuine[0], threshold) if whole.told else math.nan,
         worst_fnmr=grid.worst_share(whole.rates, threshold) if whole.told else math.nan,
+        around=float(np.mean([grid.share_below(whole.genuine[0], law.score_at(each)) for each in AROUND])),
         replicates=np.array(replicates, np.float64),
+        worst_replicates=np.array(worst, np.float64),
         cells=np.array([grid.share_below(counts, threshold) for counts in whole.genuine[1:]], np.float64),
         cell_people=whole.genuine[1:].sum(axis=1) // grid.SHARE,
         people=whole.told,
@@ -137,8 +147,11 @@ def measure(sums: ModelSums, *, fmr: float | None, source: str, now: float) -> M
     )
 
 
-def _pairs(sums: ModelSums) -> ImpostorPairs:
-    return ImpostorPairs.of([group.strangers for group in sums.groups], [group.enrolled for group in sums.groups])
+def _laws(sums: ModelSums) -> tuple[ScoreLaw, dict[int, ScoreLaw]]:
+    """The law of impostors' scores, and by place of a group that of all others."""
+    groups = sums.groups
+    pairs = ImpostorPairs.of([group.strangers for group in groups], [group.enrolled for group in groups])
+    return pairs.law(), pairs.laws_without()
 
 
 def _of_trials(sums: ModelSums, whole: GroupSums, *, source: str, now: float) -> Calibration:

@@ -203,38 +203,35 @@ class ImpostorPairs:
         Raises:
             ThresholdError: fewer than two groups with strangers against templates of others.
         """
-        return self._law(list(range(len(self.pairs))))
+        found = self._law(np.ones(len(self.pairs)))
+        if found is None:
+            raise ThresholdError("impostors' scores are of two groups of people at least; let more devices evaluate")
+        return found
 
     def laws_without(self) -> dict[int, ScoreLaw]:
         """:meth:`law` with one group left out, by the group, for each whose absence changes something."""
-        everyone = list(range(len(self.pairs)))
-        found = {}
-        for left_out in everyone:
-            kept = [group for group in everyone if group != left_out]
-            changes = self.pairs[left_out].any() or self.pairs[:, left_out].any()
-            if changes and self._count(kept):
-                found[left_out] = self._law(kept)
-        return found
+        changing = np.flatnonzero(self.pairs.any(axis=0) | self.pairs.any(axis=1))
+        found = {int(group): self._law(_without(np.ones(len(self.pairs)), group)) for group in changing}
+        return {group: law for group, law in found.items() if law is not None}
 
-    def _law(self, groups: list[int]) -> ScoreLaw:
-        count = self._count(groups)
+    def _law(self, groups: Float64) -> ScoreLaw | None:
+        """Of the groups whose weight is one, of (g,); ``None`` where they make no pair."""
+        count = float(groups @ self.pairs @ groups)
         if not count:
-            raise ThresholdError("impostors' scores are of two groups of people at least; let more devices evaluate")
-        mean = self._sum(self.first, groups) / count
-        replicates = []
-        for left_out in groups:
-            kept = [group for group in groups if group != left_out]
-            if fewer := self._count(kept):
-                replicates.append(self._sum(self.first, kept) / fewer)
-        variance = self._sum(self.second, groups) / count - mean**2 + jackknife(replicates) ** 2
+            return None
+        mean = float(groups @ self.first @ groups) / count
+        fewer = np.stack([_without(groups, group) for group in np.flatnonzero(groups)])
+        counts = np.einsum("ng,gh,nh->n", fewer, self.pairs, fewer)
+        sums = np.einsum("ng,gh,nh->n", fewer, self.first, fewer)
+        error = jackknife(sums[counts > 0] / counts[counts > 0])
+        variance = float(groups @ self.second @ groups) / count - mean**2 + error**2
         return ScoreLaw(mean, math.sqrt(max(variance, 1e-12)))
 
-    def _count(self, groups: list[int]) -> float:
-        return self._sum(self.pairs, groups)
 
-    @staticmethod
-    def _sum(table: Float64, groups: list[int]) -> float:
-        return float(table[np.ix_(groups, groups)].sum())
+def _without(groups: Float64, group: int) -> Float64:
+    fewer = groups.copy()
+    fewer[group] = 0.0
+    return fewer
 
 
 def jackknife(replicates: Sequence[float] | Float64) -> float:
