@@ -210,8 +210,8 @@ class ImpostorPairs:
 
     def laws_without(self) -> dict[int, ScoreLaw]:
         """:meth:`law` with one group left out, by the group, for each whose absence changes something."""
-        changing = np.flatnonzero(self.pairs.any(axis=0) | self.pairs.any(axis=1))
-        found = {int(group): self._law(_without(np.ones(len(self.pairs)), group)) for group in changing}
+        changing = np.flatnonzero(self.pairs.any(axis=0) | self.pairs.any(axis=1)).tolist()
+        found = {group: self._law(_without(np.ones(len(self.pairs)), group)) for group in changing}
         return {group: law for group, law in found.items() if law is not None}
 
     def _law(self, groups: Float64) -> ScoreLaw | None:
@@ -220,7 +220,7 @@ class ImpostorPairs:
         if not count:
             return None
         mean = float(groups @ self.first @ groups) / count
-        fewer = np.stack([_without(groups, group) for group in np.flatnonzero(groups)])
+        fewer = np.stack([_without(groups, group) for group in np.flatnonzero(groups).tolist()])
         counts = np.einsum("ng,gh,nh->n", fewer, self.pairs, fewer)
         sums = np.einsum("ng,gh,nh->n", fewer, self.first, fewer)
         error = jackknife(sums[counts > 0] / counts[counts > 0])
