@@ -243,7 +243,7 @@ class Federation:
         device_store = require_encrypted(store)
         with self._connection() as connection:
             models = self._join(user_id, device_store, connection, None).models
-            return models.bundle(models.current_version())
+            return models.bundle(models.released_version())
 
     def devices(self, user_id: str, store: Store) -> tuple[KnownDevice, ...]:
         """This person's devices as the server knows them; one that waits for an approval sees itself only.
@@ -393,7 +393,7 @@ class Federation:
         admission = admission_of(member, features, models, person_id=self.person_id, pepper=self.pepper)
         admitted = admit(store, member, admission)
         template = store.template(member.user_id)
-        if self.server_verification and template.model_version == admission.model_version:
+        if self.server_verification and template.model_version == models.released_version():
             with _unless_unconfirmed():
                 send_template(store, admitted, template)
         return admitted
@@ -485,7 +485,7 @@ class Federation:
 
     def _refresh(self, session: _Session) -> Template:
         store, user_id = session.store, session.member.user_id
-        bundle = session.models.bundle(session.models.current_version())
+        bundle = session.models.bundle(session.models.released_version())
         template = store.template(user_id)
         trained = read_memory(store, user_id, session.member.deployment).get(TEMPLATE)
         if not is_current(template, bundle, trained=trained):

@@ -44,8 +44,8 @@ class Models:
         self._signing_key = signing_key
         self._known = known
 
-    def current_version(self) -> str:
-        """Version of the model the server serves now."""
+    def released_version(self) -> str:
+        """Version of the model that verifies now."""
         _, values = self._connection.get_json("/v1/models/current")
         return _checked(text(values, "model_version"))
 

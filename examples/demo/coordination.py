@@ -69,7 +69,7 @@ class Coordination:
 
     def newest_round(self) -> int:
         """The round that made the current model, 0 before the first commit; aborted rounds count too."""
-        return int(self._get("/v1/models/current").json()["round_id"])
+        return int(self._get("/v1/models/candidate").json()["round_id"])
 
     def mean_offdiagonal_cosine(self) -> float:
         """The server's own collapse monitor of its class matrix, from its metrics."""
@@ -81,7 +81,7 @@ class Coordination:
 
     def bundle(self) -> Bundle:
         """The newest model."""
-        return Bundle.from_bytes(self._get("/v1/models/current/bundle").content)
+        return Bundle.from_bytes(self._get("/v1/models/candidate/bundle").content)
 
     def calibrate(self, bundle: Bundle) -> None:
         """Hand the server the impostor scores that its thresholds are read from."""

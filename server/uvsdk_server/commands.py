@@ -1,4 +1,4 @@
-"""``uvsdk serve``, ``uvsdk token``, ``uvsdk devices``, ``uvsdk rounds`` and ``uvsdk lockouts``."""
+"""``uvsdk serve``, ``uvsdk token``, ``uvsdk devices``, ``uvsdk rounds``, ``uvsdk releases`` and ``uvsdk lockouts``."""
 
 from __future__ import annotations
 
@@ -9,38 +9,34 @@ import math
 import os
 import secrets
 import socket
-import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import uvicorn
 from fastapi import FastAPI
-from pydantic import ValidationError
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.cli import Command
 from uvsdk.errors import SettingsError, StoreError
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.privacy.identifiers import hash_user_id
+from uvsdk.release.record import POLICIES
 from uvsdk.rest.problems import Problem
 from uvsdk.system import network
 from uvsdk.templates.attempts import wait_s
+from uvsdk_server import release_commands as releases
 from uvsdk_server import tokens
 from uvsdk_server.app import create_app
+from uvsdk_server.beside import date, in_database, print_table, settings_of, storage_errors
 from uvsdk_server.clocks import wall_clock
 from uvsdk_server.connections import Patience, room
-from uvsdk_server.deployment import Deployment, check_pair, open_database
+from uvsdk_server.deployment import Deployment
 from uvsdk_server.people import approve
 from uvsdk_server.settings import Settings
 from uvsdk_server.store import counts, ledger, roster, schema
-from uvsdk_server.store.failures import trouble
-
-Answer = TypeVar("Answer")
 
 OPERATOR_TOKEN = "operator-token"  # noqa: S105 - the name of a file
 """File in the data folder that holds the operator's token of the first start."""
@@ -155,14 +151,6 @@ def _write_secret(path: Path, text: str, *, replace: bool = False) -> None:
         raise SettingsError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _settings(**values: Any) -> Settings:
-    try:
-        return Settings(**{name: value for name, value in values.items() if value is not None})
-    except ValidationError as error:
-        problems = [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()]
-        raise SettingsError("; ".join(problems)) from error
-
-
 def _configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="folder of database, blobs and keys")
     parser.add_argument("--model", type=Path, help="bundle to start from; needed on the first start")
@@ -176,6 +164,11 @@ def _configure_serve(parser: argparse.ArgumentParser) -> None:
         help="let --host be reached from other machines: behind a proxy that speaks TLS, or where the network encrypts",
     )
     parser.add_argument("--port", type=int, help="port to listen on (8080), 0 for any")
+    parser.add_argument(
+        "--release-policy",
+        choices=POLICIES,
+        help="who releases a candidate: the gate and the operator (automatic), the operator, or nobody (frozen)",
+    )
     parser.add_argument("--start-after", type=int, metavar="N", help="users admitted before the first round (3)")
     parser.add_argument(
         "--allow", action="append", metavar="ALGORITHM", help="accept this algorithm's restricted settings"
@@ -190,7 +183,7 @@ def _configure_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    settings = _settings(
+    settings = settings_of(
         data=arguments.data,
         model=arguments.model,
         publisher=arguments.publisher,
@@ -199,11 +192,12 @@ def _serve(arguments: argparse.Namespace) -> int:
         allow_plain_http=arguments.allow_plain_http,
         port=arguments.port,
         start_after_users=arguments.start_after,
+        release_policy=arguments.release_policy,
         allow_restricted=None if arguments.allow is None else tuple(arguments.allow),
         authorities=None if arguments.authority is None else tuple(arguments.authority),
     )
     server = Server(create_app(settings), host=settings.host, port=settings.port)
-    with _storage_errors(), contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it is stopped
+    with storage_errors(), contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it is stopped
         server.run()
     return 0 if server.started else 1
 
@@ -272,13 +266,13 @@ def _token(arguments: argparse.Namespace) -> int:
         return await tokens.revoke(connection, arguments.id)
 
     if arguments.action == "create":
-        _hand_out(arguments, _in_database(arguments.data, create))
+        _hand_out(arguments, in_database(arguments.data, create))
     elif arguments.action == "revoke":
-        if not _in_database(arguments.data, revoke):
+        if not in_database(arguments.data, revoke):
             raise SettingsError(f"there is no token {arguments.id}; see `uvsdk token list`")
     else:
         header = ("id", "scopes", "user", "uses", "expires", "state", "label")
-        _print_table([header, *_in_database(arguments.data, _token_rows)])
+        print_table([header, *in_database(arguments.data, _token_rows)])
     return 0
 
 
@@ -305,12 +299,12 @@ def _hand_out(arguments: argparse.Namespace, made: Sequence[str]) -> None:
         print("\n".join(made))
         return
     token_id = made[0].split("_")[1]
-    path = arguments.output or _settings(data=arguments.data).data / f"{OPERATOR_TOKEN}-{token_id}"
+    path = arguments.output or settings_of(data=arguments.data).data / f"{OPERATOR_TOKEN}-{token_id}"
     try:
         _write_secret(path, "\n".join(made))
     except SettingsError:
         for text in made:  # nobody has seen it, so nobody shall ever use it
-            _in_database(arguments.data, partial(tokens.revoke, token_id=text.split("_")[1]))
+            in_database(arguments.data, partial(tokens.revoke, token_id=text.split("_")[1]))
         raise
     print(path)
 
@@ -322,7 +316,7 @@ async def _token_rows(connection: AsyncConnection) -> list[tuple[str, ...]]:
             row.scopes,
             "-" if "enrol" not in tokens.read_scopes(row.scopes) else (row.user or "anybody")[:12],
             f"{row.uses}/{row.max_uses}" if row.max_uses is not None else str(row.uses),
-            _date(row.expires),
+            date(row.expires),
             "revoked" if row.revoked else "expired" if row.expires and row.expires <= wall_clock() else "valid",
             row.label,
         )
@@ -350,7 +344,7 @@ def _rounds(arguments: argparse.Namespace) -> int:
                 str(row.cohort),
                 str(row.accepted),
                 str(row.quorum),
-                _date(row.opened),
+                date(row.opened),
                 (row.result_version or "-")[:12],
                 row.reason or "",
             )
@@ -358,7 +352,7 @@ def _rounds(arguments: argparse.Namespace) -> int:
         ]
 
     header = ("round", "state", "cohort", "accepted", "quorum", "opened", "model", "reason")
-    _print_table([header, *_in_database(arguments.data, listed)])
+    print_table([header, *in_database(arguments.data, listed)])
     return 0
 
 
@@ -384,12 +378,12 @@ def _lockouts(arguments: argparse.Namespace) -> int:
         async def reset(connection: AsyncConnection) -> bool:
             return await counts.reset(connection, subject)
 
-        if not _in_database(arguments.data, reset):
+        if not in_database(arguments.data, reset):
             raise SettingsError(f"no failures are counted for that {arguments.whose}; see `uvsdk lockouts list`")
         return 0
     if not 1 <= arguments.limit < _MOST:
         raise SettingsError(f"--limit is a number from 1 to {_MOST - 1}")
-    policies, now = _settings(data=arguments.data).retry_policies(), wall_clock()
+    policies, now = settings_of(data=arguments.data).retry_policies(), wall_clock()
 
     async def listed(connection: AsyncConnection) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
@@ -402,7 +396,7 @@ def _lockouts(arguments: argparse.Namespace) -> int:
         return rows
 
     header = ("whose", "name", "failures", "unusable", "hour", "day", "next")
-    _print_table([header, *_in_database(arguments.data, listed)])
+    print_table([header, *in_database(arguments.data, listed)])
     return 0
 
 
@@ -426,10 +420,10 @@ def _configure_devices(parser: argparse.ArgumentParser) -> None:
 def _devices(arguments: argparse.Namespace) -> int:
     async def listed(connection: AsyncConnection) -> list[tuple[str, ...]]:
         found = await roster.list_devices(connection, user=arguments.user, state=arguments.state)
-        return [(row.device_id, row.state, row.user, _date(row.created)) for row in found]
+        return [(row.device_id, row.state, row.user, date(row.created)) for row in found]
 
     async def change(connection: AsyncConnection) -> None:
-        limit = _settings(data=arguments.data).devices_per_user
+        limit = settings_of(data=arguments.data).devices_per_user
         for device_id in arguments.ids:
             row = await roster.of_id(connection, device_id)
             if row is None:
@@ -440,61 +434,13 @@ def _devices(arguments: argparse.Namespace) -> int:
                 await roster.revoke(connection, row)
 
     if arguments.action == "list":
-        _print_table([("device", "state", "user", "since"), *_in_database(arguments.data, listed)])
+        print_table([("device", "state", "user", "since"), *in_database(arguments.data, listed)])
         return 0
     try:
-        _in_database(arguments.data, change)
+        in_database(arguments.data, change)
     except Problem as problem:
         raise SettingsError(problem.detail) from problem
     return 0
-
-
-def _in_database(data: Path | None, work: Callable[[AsyncConnection], Awaitable[Answer]]) -> Answer:
-    settings = _settings(data=data)
-
-    async def run() -> Answer:
-        await check_pair(settings)
-        database = open_database(settings)
-        try:
-            async with database.write() as connection:
-                return await work(connection)
-        finally:
-            await database.close()
-
-    with _storage_errors():
-        return asyncio.run(run())
-
-
-@contextlib.contextmanager
-def _storage_errors() -> Iterator[None]:
-    """Say in one line what a database or disk cannot."""
-    try:
-        yield
-    except (OverflowError, UnicodeEncodeError) as error:
-        raise SettingsError("a number or a text that no database can keep") from error
-    except (SQLAlchemyError, OSError, ModuleNotFoundError) as error:
-        kind = trouble(error)
-        if kind == "busy":
-            raise StoreError(
-                "the server's database is locked or cannot be reached; nothing was changed, try again"
-            ) from error
-        if kind == "full":
-            raise StoreError("no space is left for the server's data; nothing was changed, free some") from error
-        if not isinstance(error, SQLAlchemyError):
-            raise
-        # A database's own words; SQLAlchemy's would repeat the statement.
-        reason = getattr(error, "orig", None) or error
-        raise StoreError(f"the server's database cannot be used: {reason}") from error
-
-
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _date(unix_s: float | None) -> str:
-    return "-" if unix_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
 
 
 COMMANDS = (
@@ -502,5 +448,6 @@ COMMANDS = (
     Command("token", "Make, list and revoke the server's tokens.", _configure_token, _token),
     Command("devices", "List, approve and revoke the devices of a server's users.", _configure_devices, _devices),
     Command("rounds", "List the server's training rounds.", _configure_rounds, _rounds),
+    Command("releases", "Show what verifies, promote a candidate, roll back.", releases.configure, releases.run),
     Command("lockouts", "Show and reset failed attempts.", _configure_lockouts, _lockouts),
 )

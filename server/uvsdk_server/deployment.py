@@ -25,24 +25,19 @@ from uvsdk.records.transfer import stays_here
 from uvsdk_server import flat_states
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.authorities import Authorities
+from uvsdk_server.calibrations import open_base, seal_base, seal_calibration
 from uvsdk_server.clocks import Clock, NotBefore, wall_clock
 from uvsdk_server.deletions import Deletions
 from uvsdk_server.driver import Driver
 from uvsdk_server.freshness import Freshness
 from uvsdk_server.keys import AtRest, KeyFolder, KeyRing
 from uvsdk_server.limits import Allowance
-from uvsdk_server.models import (
-    Models,
-    open_base,
-    open_calibration,
-    seal_base,
-    seal_calibration,
-    take_over,
-)
+from uvsdk_server.models import Models, take_over
 from uvsdk_server.monitoring import Log, Metrics, where
 from uvsdk_server.observer import Observer
 from uvsdk_server.people import People
 from uvsdk_server.readiness import Readiness
+from uvsdk_server.releases import Releases
 from uvsdk_server.rounds import Rounds
 from uvsdk_server.settings import Settings
 from uvsdk_server.store import ledger, removals, schema
@@ -70,6 +65,7 @@ class Deployment:
     blobs: Blobs
     keys: KeyRing
     models: Models
+    releases: Releases
     training: Training
     people: People
     rounds: Rounds
@@ -155,12 +151,12 @@ class Deployment:
         async with database.read() as connection:
             row = await ledger.deployment_row(connection)
         assert row is not None
-        current, start_norm, round_id = await _current_bundle(database, blobs, row, files.at_rest)
+        candidate, start_norm, round_id = await _candidate(database, blobs, row, files.at_rest)
         training = Training(
             config,
             int(row.seed),
-            dimension=current.manifest.dimension,
-            parameters=current.manifest.size,
+            dimension=candidate.manifest.dimension,
+            parameters=candidate.manifest.size,
             start_norm=start_norm,
         )
         state, optimiser = blobs.read(row.algorithm_blob), files.open_optimiser(blobs.read(row.optimiser_blob))
@@ -175,18 +171,31 @@ class Deployment:
             database,
             blobs,
             settings.data / "bundles",
-            current,
+            candidate,
             round_id,
             deployment=config.deployment,
             signing_key=keys.signing,
             at_rest=files.at_rest,
         )
+        releases = Releases.of(
+            settings,
+            database,
+            lambda: candidate,
+            config=config,
+            files=files,
+            clock=clock,
+            watcher=watcher,
+            metrics=metrics,
+            log=log,
+        )
+        await releases.found(candidate.version)
+        await releases.current()  # damaged data are found at the start, not by whoever is verified first
         rounds = Rounds(database, blobs, keys, training, watcher=watcher, clock=clock)
         people = People(
             database,
             files,
-            modality=current.manifest.modality,
-            dimension=current.manifest.dimension,
+            modality=candidate.manifest.modality,
+            dimension=candidate.manifest.dimension,
             devices_per_user=settings.devices_per_user,
             dismissed=rounds.dismiss,
         )
@@ -196,6 +205,7 @@ class Deployment:
             blobs=blobs,
             keys=keys,
             models=models,
+            releases=releases,
             training=training,
             people=people,
             rounds=rounds,
@@ -210,7 +220,7 @@ class Deployment:
             ),
             deletions=Deletions(rounds, settings.data, Quarantine(settings.data, days=settings.quarantine_days), log),
             verifier=Verifier(
-                models,
+                releases,
                 people,
                 AttemptGate(database, settings.retry_policies(), metrics, clock),
                 metrics,
@@ -221,7 +231,7 @@ class Deployment:
             ),
             registrations=Allowance(settings.registrations_per_minute),
             wrong_tokens=Allowance(settings.wrong_tokens_per_minute, "registrations without a valid token"),
-            readiness=Readiness(partial(_look, database, models)),
+            readiness=Readiness(partial(_look, database, releases)),
             freshness=freshness,
             authorities=Authorities(settings.authorities, settings.host),
             clock=clock,
@@ -260,10 +270,10 @@ class Deployment:
         return self._driving is not None and not self._driving.done()
 
 
-async def _look(database: Database, models: Models) -> None:
-    """Raises where the database takes no writes, or the model does not load."""
+async def _look(database: Database, releases: Releases) -> None:
+    """Raises where the database takes no writes, or the model that verifies does not load."""
     await database.ping()
-    await asyncio.to_thread(models.current.session)
+    await asyncio.to_thread((await releases.current()).bundle.session)
 
 
 def open_database(settings: Settings) -> Database:
@@ -478,10 +488,10 @@ async def _settle_config(settings: Settings, database: Database, log: Log, now: 
     return config
 
 
-async def _current_bundle(
+async def _candidate(
     database: Database, blobs: Blobs, deployment: DeploymentRow, at_rest: AtRest
 ) -> tuple[Bundle, float, int]:
-    """The current model with its calibration, the norm of what training started from, and the round that made it."""
+    """The model that training goes on from, the norm of what training started from, and the round that made it."""
     async with database.read() as connection:
         row = await ledger.model_row(connection, deployment.model_version)
     assert row is not None
@@ -491,8 +501,4 @@ async def _current_bundle(
         bundle = bundle.with_theta(blobs.read_array(row.theta_blob))
     if bundle.version != row.model_version:
         raise StoreError("the stored parameters do not give the model version on record; restore from a backup")
-    if row.calibration_blob is not None:
-        sealed, source = blobs.read(row.calibration_blob), row.calibration_source or ""
-        kept = open_calibration(sealed, at_rest, bundle, source=source)
-        bundle = bundle.with_calibration(kept)
     return bundle, start_norm, row.round_id

@@ -141,7 +141,7 @@ class Driver:
                 connection,
                 round_id=round_id,
                 state="open",
-                model_version=self._models.current.version,
+                model_version=self._models.candidate.version,
                 config_digest=config.digest(),
                 server_key_id=self._keys.current_id,
                 seed=self._training.round_seed(round_id),
@@ -291,7 +291,7 @@ class Driver:
         return await asyncio.to_thread(
             aggregation.aggregate,
             training.method,
-            ServerState(self._models.current.theta, training.optimiser, training.state),
+            ServerState(self._models.candidate.theta, training.optimiser, training.state),
             [self._upload(receipt) for receipt in receipts],
             private_key,
             clip_norm=training.clip_norm(row.clip_norm),
@@ -317,7 +317,7 @@ class Driver:
         return unpack(Admission, self._keys.files.user(row.user).open(row.admission_sealed, f"admission/{row.user}"))
 
     def _store(self, result: Result) -> tuple[Bundle, ledger.Commit]:
-        bundle = self._models.current.with_theta(result.state.theta)
+        bundle = self._models.candidate.with_theta(result.state.theta)
         outcome = ledger.Commit(
             model_version=bundle.version,
             theta_blob=self._drafts.write_array(bundle.theta),

@@ -53,6 +53,9 @@ class Metrics:
     verifications: Counter = field(init=False)
     verify_seconds: Histogram = field(init=False)
     refused_attempts: Counter = field(init=False)
+    release: Gauge = field(init=False)
+    verdicts: Counter = field(init=False)
+    former_verifications: Counter = field(init=False)
 
     def __post_init__(self) -> None:
         registry = self.registry
@@ -79,6 +82,19 @@ class Metrics:
                     "uvsdk_refused_attempts",
                     "Probes not looked at after failures in a row, by whose failures and until when (later, reset).",
                     ["whose", "until"],
+                    registry=registry,
+                ),
+            ),
+            ("release", Gauge("uvsdk_release", "Number of the release that verifies.", registry=registry)),
+            (
+                "verdicts",
+                Counter("uvsdk_release_verdicts", "What the gate said.", ["outcome"], registry=registry),
+            ),
+            (
+                "former_verifications",
+                Counter(
+                    "uvsdk_former_release_verifications",
+                    "Under a release before the one in force, for the template was of it.",
                     registry=registry,
                 ),
             ),

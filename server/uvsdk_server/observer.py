@@ -28,8 +28,17 @@ DELETION_POINTS: Final = (DELETION_RECORDED, DELETION_FILES_GONE)
 """In the order in which the deletion of a user passes them."""
 
 
+RELEASE_STORED: Final = "release-stored"
+RELEASE_COMMITTED: Final = "release-committed"
+RELEASE_POINTS: Final = (RELEASE_STORED, RELEASE_COMMITTED)
+"""In the order in which a release passes them."""
+
+
 class Observer(Protocol):
-    """Told of every point in :data:`POINTS` and :data:`DELETION_POINTS`; the server waits for it to return."""
+    """Told of every point in :data:`POINTS`, :data:`DELETION_POINTS` and :data:`RELEASE_POINTS`.
+
+    The server waits for it to return.
+    """
 
     async def reached(self, point: str) -> None:
         """The server is at ``point``."""

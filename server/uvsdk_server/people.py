@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-from sqlalchemy import case, insert, select, update
+from sqlalchemy import case, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.errors import TemplateFormatError, UpdateRejectedError, WireError
@@ -26,10 +26,13 @@ from uvsdk_server.seals import seal_of
 from uvsdk_server.store import ledger, roster
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.roster import DeviceRow, State
-from uvsdk_server.store.rows import first
-from uvsdk_server.store.schema import devices, users
+from uvsdk_server.store.rows import TemplateRow, every
+from uvsdk_server.store.schema import devices, models, templates, users
 
 DEVICE_ID_DIGITS: Final = 32
+
+_TEMPLATES: Final = 16
+"""Templates of one user that are kept at most, of as many calibrations and models: more than there are releases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +71,6 @@ class Place:
 
     device_id: str
     number: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Sealed:
-    """A template as it is kept."""
-
-    template_sealed: bytes
-    template_version: str
 
 
 class People:
@@ -222,21 +217,22 @@ class People:
                 )
             )
 
-    async def keep_template(self, upload: TemplateUpload, user: str, place: Place) -> None:
-        """Store a template, replacing the former one. Raises :class:`Problem`, ``UpdateRejectedError``."""
+    async def keep_template(self, upload: TemplateUpload, user: str, place: Place, now: float) -> None:
+        """Store a template beside those of other models and calibrations: whoever is verified by a former release
+        still is, and a roll-back finds what it needs. Those of models that are gone go now.
+
+        Raises :class:`Problem`, ``UpdateRejectedError``.
+        """
         check_user(upload.user, user)
         template = self._read(upload)
         check_samples(template.samples)
         check_unit_vector(template.embedding, self._dimension)
         own = await seal_of(user, self._keys, self._database)
         sealed = own.seal(pack(upload), f"template/{user}/{upload.model_version}")
+        row = TemplateRow(user, upload.model_version, _calibration_of(template), sealed, now)
         async with self._database.write() as connection:
             await _advance(connection, place, check_active)
-            await connection.execute(
-                update(users)
-                .where(users.c.user == user)
-                .values(template_sealed=sealed, template_version=upload.model_version)
-            )
+            await _put_template(connection, row)
 
     def _read(self, upload: TemplateUpload) -> Template:
         try:
@@ -250,20 +246,19 @@ class People:
             raise UpdateRejectedError("the template's threshold was measured with another model; make it again")
         return template
 
-    async def template(self, user: str, model_version: str) -> Template:
-        """A user's template, as the device has it. Raises :class:`Problem` 404, 409."""
-        query = select(users.c.template_sealed, users.c.template_version)
-        query = query.where(users.c.user == user, users.c.template_sealed.is_not(None))
+    async def templates(self, user: str) -> list[TemplateRow]:
+        """What devices of a user have left here, newest first. Raises :class:`Problem` 404 where that is nothing."""
+        query = select(templates).where(templates.c.user == user).order_by(templates.c.received.desc())
         async with self._database.read() as connection:
-            row = await first(connection, _Sealed, query)
-        if row is None:
+            rows = await every(connection, TemplateRow, query)
+        if not rows:
             raise Problem("unknown-user", "nobody of that id has a template here; enrol first")
-        if row.template_version != model_version:
-            raise Problem(
-                "template-outdated", "the template was made with another model version; its device must renew it"
-            )
-        own = await seal_of(user, self._keys, self._database)
-        data = own.open(row.template_sealed, f"template/{user}/{model_version}")
+        return rows
+
+    async def template(self, row: TemplateRow) -> Template:
+        """A template, as the device has it. Raises :class:`Problem` 401, 409."""
+        own = await seal_of(row.user, self._keys, self._database)
+        data = own.open(row.sealed, f"template/{row.user}/{row.model_version}")
         try:
             return self._read(unpack(TemplateUpload, data))
         except (WireError, UpdateRejectedError) as error:
@@ -273,6 +268,27 @@ class People:
                 "the template was kept by an older version, without its conditions and threshold; its device must "
                 "renew it",
             ) from error
+
+
+def _calibration_of(template: Template) -> str:
+    """Digest of the calibration that its threshold was read from; empty where it names none."""
+    return "" if template.threshold is None else template.threshold.calibration
+
+
+async def _put_template(connection: AsyncConnection, row: TemplateRow) -> None:
+    mine = templates.c.user == row.user
+    same = (templates.c.model_version == row.model_version) & (templates.c.calibration == row.calibration)
+    # One that names no calibration is of any, and so was this one's predecessor.
+    before = (templates.c.model_version == row.model_version) & (templates.c.calibration == "")
+    gone = templates.c.model_version.not_in(select(models.c.model_version))
+    await connection.execute(delete(templates).where(mine, same | before | gone))
+    await connection.execute(insert(templates).values(**asdict(row)))
+    query = select(templates.c.model_version, templates.c.calibration).where(mine)
+    for version, calibration in (await connection.execute(query.order_by(templates.c.received.desc()))).all()[
+        _TEMPLATES:
+    ]:
+        surplus = (templates.c.model_version == version) & (templates.c.calibration == calibration)
+        await connection.execute(delete(templates).where(mine, surplus))
 
 
 def check_known(state: State) -> None:

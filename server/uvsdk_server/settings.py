@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from uvsdk.errors import SettingsError
 from uvsdk.modality import Capture, FacesRule, Limits
+from uvsdk.release.record import Policy
 from uvsdk.scoring import QualityPolicy
 from uvsdk.system.network import is_loopback
 from uvsdk.templates.attempts import DAY_S, RetryPolicy
@@ -33,7 +34,13 @@ class Settings(BaseSettings):
         base_path: where a proxy that strips no prefix has put the server, e.g. ``/uv`` for ``https://host/uv/v1/...``.
         start_after_users: users that must be admitted before the first round opens.
         round_pause_s: seconds between the end of a round and the next.
-        keep_models: committed model versions that stay downloadable.
+        keep_models: committed model versions that stay downloadable, beside those that are released.
+        release_policy: what makes a new release: ``automatic`` (a candidate that the gate lets pass), ``manual`` (an
+            operator) or ``frozen`` (nothing but a roll-back); ``uvsdk serve --release-policy``.
+        keep_releases: newest releases that one can roll back to. Older ones are kept within the grace while somebody's
+            template is of them.
+        template_grace_s: how long after a release a person is still verified by the template, the model and the
+            calibration of the one before, where their device has not handed over a newer one.
         keep_rounds: closed rounds whose receipts (digest and norm of each upload) are kept.
         key_lifetime_s: age at which the server's HPKE key is replaced; SPEC 11.3 asks for 24 h.
         key_rounds: rounds after which it is replaced; SPEC 11.3 asks for 100.
@@ -116,6 +123,9 @@ class Settings(BaseSettings):
     start_after_users: int = Field(default=3, ge=1)
     round_pause_s: float = Field(default=0.0, ge=0)
     keep_models: int = Field(default=5, ge=1)
+    release_policy: Policy = "automatic"
+    keep_releases: int = Field(default=5, ge=2)
+    template_grace_s: float = Field(default=30 * DAY_S, ge=0)
     keep_rounds: int = Field(default=20, ge=1)
     key_lifetime_s: float = Field(default=86_400.0, gt=0)
     key_rounds: int = Field(default=100, ge=1)

@@ -10,18 +10,19 @@ from dataclasses import dataclass
 
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
-from uvsdk.errors import ExchangedBundleError, SampleError
+from uvsdk.errors import SampleError
 from uvsdk.modality import Capture, FacesRule
 from uvsdk.presentation import PresentationAttackDetector
 from uvsdk.presentation.detector import detectors_of
 from uvsdk.rest.problems import Problem
 from uvsdk.scoring import Decision, QualityPolicy, Threshold
 from uvsdk.templates.template import Template
-from uvsdk.verify import check_calibration, check_rate, decide, stricter, threshold_at, threshold_for, verify
+from uvsdk.verify import check_rate, decide, stricter, threshold_at, threshold_for, verify
 from uvsdk_server.attempts import AttemptGate
-from uvsdk_server.models import Models
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.people import People
+from uvsdk_server.releases import InForce, Releases
+from uvsdk_server.store.rows import ReleaseRow
 from uvsdk_server.training import Training
 
 
@@ -44,7 +45,7 @@ class Verifier:
 
     def __init__(
         self,
-        models: Models,
+        releases: Releases,
         people: People,
         gate: AttemptGate,
         metrics: Metrics,
@@ -54,7 +55,7 @@ class Verifier:
         fmr: float | None,
         presentation_detector: bool,
     ) -> None:
-        self._models = models
+        self._releases = releases
         self._people = people
         self._gate = gate
         self._metrics = metrics
@@ -66,6 +67,9 @@ class Verifier:
     async def verify(self, user: str, probe: Probe, fmr: float | None, *, caller: str, told: bool) -> Decision:
         """Decide as the person's own device would, and never laxer than the deployment's rate.
 
+        It is decided by the release in force, and by a former one, with the model and the calibration of then, where
+        the person's device has left no template of the one in force yet (:meth:`Releases.standing`).
+
         Only what passes the checks before the comparison is an attempt.
 
         Args:
@@ -76,20 +80,18 @@ class Verifier:
             told: whether the caller will be told the score, which is then counted whatever it is.
 
         Raises:
-            Problem: 404 unknown user; 409 outdated template, uncalibrated or other model.
+            Problem: 404 unknown user; 409 no template of a release that verifies, uncalibrated or other model.
             LaxerRateError: ``fmr`` is above the rate in force.
             ThresholdError: the calibration cannot support that rate.
             SettingsError: the probe asks for a laxer policy than the server's.
             TooManyAttemptsError, DisabledError: after failures in a row; the probe was not looked at.
             SampleError: the probe cannot be used.
         """
-        bundle = self._models.current
-        template = await self._people.template(user, bundle.version)
+        current, template = await self._found(user, probe)
+        bundle = current.bundle
         # In a thread: a rate that was not asked for before is measured first.
         threshold = await asyncio.get_running_loop().run_in_executor(self._pool, self._threshold, bundle, template, fmr)
         capture = self._capture.narrow(quality=probe.quality, faces=probe.faces)
-        if probe.embedding is not None and probe.model_version != bundle.version:
-            raise Problem("model-mismatch", "the embedding was made with another model than the current one")
 
         def compared() -> Decision:
             detectors = detectors_of(bundle) if self._presentation_detector else ()
@@ -113,6 +115,39 @@ class Verifier:
         await self._gate.close()
         self._pool.shutdown()
 
+    async def _found(self, user: str, probe: Probe) -> tuple[InForce, Template]:
+        """The newest release that verifies and that the person has a template of, and that template.
+
+        An embedding is compared under the model that it was made with.
+        """
+        rows = await self._people.templates(user)
+        standing = await self._releases.standing()
+        if probe.embedding is not None and all(probe.model_version != release.model_version for release in standing):
+            raise Problem("model-mismatch", "the embedding was made with another model than the current one")
+        others = list[str]()
+        for release in standing:
+            for row in rows:
+                if row.model_version != release.model_version or row.calibration not in ("", release.calibration):
+                    continue
+                template = await self._people.template(row)
+                if not _is_of(template, release):
+                    continue
+                if probe.embedding is not None and probe.model_version != release.model_version:
+                    others.append(release.model_version)
+                    continue
+                if release is not standing[0]:
+                    self._metrics.former_verifications.inc()
+                return await self._releases.opened(release), template
+        if others:
+            raise Problem(
+                "model-mismatch",
+                f"this person's template is still of the model {others[0]}; embed with that one, or send the sample",
+            )
+        raise Problem(
+            "template-outdated",
+            "the template is of a model or a calibration that verifies no longer; its device must renew it",
+        )
+
     def _threshold(self, bundle: Bundle, template: Template, fmr: float | None) -> Threshold:
         """The device's own threshold (:func:`uvsdk.verify.threshold_for`), or the deployment's where that is higher.
 
@@ -120,22 +155,20 @@ class Verifier:
         """
         if bundle.calibration is None:
             raise Problem(
-                "uncalibrated", "the current model has no impostor scores yet; the operator must calibrate it"
+                "uncalibrated", "the released model has no impostor scores yet; the operator must calibrate it"
             )
         own = template.threshold
-        try:
-            check_calibration(template, bundle)
-        except ExchangedBundleError as error:
-            raise Problem(
-                "template-outdated",
-                "the template's threshold was read from another calibration than the current one; its device must "
-                "renew it",
-            ) from error
         bound = threshold_at(bundle, self._fmr, scale=None if own is None else own.scale)
         check_rate(fmr, bound.fmr if own is None else min(bound.fmr, own.fmr))
         if own is None:
             return bound if fmr is None else threshold_at(bundle, fmr)
         return stricter(threshold_for(template, bundle, fmr=fmr), bound)
+
+
+def _is_of(template: Template, release: ReleaseRow) -> bool:
+    """Whether it was made under that release; a template without a threshold is verified by any calibration."""
+    read_from = "" if template.threshold is None else template.threshold.calibration
+    return template.model_version == release.model_version and read_from in ("", release.calibration)
 
 
 def _decide(

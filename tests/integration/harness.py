@@ -162,10 +162,27 @@ class RunningServer:
             self.open_client()
         return self.clients[0].request(method, self.url + target, headers=headers, **values)
 
-    def current(self) -> dict[str, Any]:
-        """The current model version and its round."""
-        answer: dict[str, Any] = self.ask("GET", "/v1/models/current").json()
+    def candidate(self) -> dict[str, Any]:
+        """The model version that training goes on from, and its round."""
+        answer: dict[str, Any] = self.ask("GET", "/v1/models/candidate").json()
         return answer
+
+    def released(self) -> dict[str, Any]:
+        """The release that verifies."""
+        answer: dict[str, Any] = self.ask("GET", "/v1/releases/current").json()
+        return answer
+
+    def promote(self, version: str = "candidate", scores: Float32 | None = None) -> dict[str, Any]:
+        """Release a model, calibrated with these impostor scores where some are given."""
+        if scores is not None:
+            body = np.asarray(scores, "<f4").tobytes()
+            target = f"/v1/models/{version}/calibration"
+            answer = self.ask("PUT", target, content=body, headers={"UVSDK-Source": "synthetic"})
+            assert answer.status_code == 204, answer.text
+        answer = self.ask("POST", "/v1/releases", json={"model_version": version})
+        assert answer.status_code == 201, answer.text
+        released: dict[str, Any] = answer.json()
+        return released
 
     def token(
         self, *scopes: str, uses: int | None = None, lifetime_s: float | None = None, user: str | None = None
@@ -352,7 +369,7 @@ class SyntheticDevice:
         threshold: Threshold | None = None,
         conditions: Mapping[str, float] | None = None,
     ) -> httpx.Response:
-        version = version or str(self.deployment()["model_version"])
+        version = version or str(self.server.released()["model_version"])
         vector = self.direction(0) if embedding is None else embedding
         return self.hand_over(
             Template(vector, version, self.server.config.modality, 3, threshold, dict(conditions or {}))

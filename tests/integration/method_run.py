@@ -111,7 +111,8 @@ class Run:
         return "\n".join(f"{path.name}: {read(path)[-3000:]}" for path in logs)
 
     def trained(self) -> Bundle:
-        """The current model as a device downloads it."""
+        """The trained model, once an operator has released it, as a device downloads it."""
+        self.server.promote()
         person = PERSONS[0]
         federation = roles.federation_of(self.server.url, person)
         return federation.newest_model(person, roles.store_of(self.folder, person))
@@ -138,7 +139,7 @@ def training(case: Case, folder: Path, crew: Crew) -> Iterator[Run]:
         assert not (folder / f"told {case.lost}.json").exists(), run.log()
         server.pass_the_deadline()
         server.start()
-        eventually(lambda: server.current()["round_id"] >= LOST_IN)
+        eventually(lambda: server.candidate()["round_id"] >= LOST_IN)
         devices[case.lost] = start_device(run, case.lost, token)
         eventually(lambda: not any(is_alive(pid) for pid in devices.values()))
         yield run

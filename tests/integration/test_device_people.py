@@ -153,7 +153,7 @@ def test_people_are_told_apart_offline_over_the_agent_and_by_the_server_until_th
     server, folder, _ = trained
     federation = federation_of(server)
     model = folder / "newest.uvb"
-    bundle = federation.newest_model("person 0", store_of(folder, 0))
+    bundle = Bundle.from_bytes(server.ask("GET", "/v1/models/candidate/bundle").content)
     calibrate(server, bundle, images)
     calibrated = federation.newest_model("person 0", store_of(folder, 0))
     assert calibrated.version == bundle.version

@@ -95,20 +95,20 @@ def test_admissions_and_uploads_are_refused_and_nothing_acknowledged_is_lost(sta
     assert server.restart_if_dead()
     again = SyntheticDevice(server, 2)
     assert again.upload(header, bodies[2]).status_code == 201
-    harness.eventually(lambda: server.current()["round_id"] == 1)
+    harness.eventually(lambda: server.candidate()["round_id"] == 1)
     assert server.rows("select state, accepted from rounds") == [("committed", PEOPLE)]
 
 
 def test_a_commit_waits_for_space(start: Start) -> None:
     server = start(fill_at=observer.AGGREGATION_STARTED)
     devices = harness.devices_of(server, PEOPLE)
-    before = server.current()
+    before = server.candidate()
     harness.play_round(devices, 0)
     harness.eventually(lambda: server.ask("GET", "/readyz").status_code == 503)
-    assert server.current() == before
+    assert server.candidate() == before
     assert [row["state"] for row in server.ask("GET", "/v1/rounds").json()["rounds"]] == ["aggregating"]
     (server.data / "ballast").unlink()
-    harness.eventually(lambda: server.current()["round_id"] == 1)
+    harness.eventually(lambda: server.candidate()["round_id"] == 1)
     assert server.rows("select state, accepted from rounds") == [("committed", PEOPLE)]
     # Ready again once the task that commits has gone on, which is a moment after the commit shows.
     harness.eventually(lambda: server.ask("GET", "/readyz").status_code == 200)

@@ -45,7 +45,7 @@ class Fleet:
         for round_id in range(1, ROUNDS + 1):
             for device in self.devices:
                 self._take_part(device, round_id)
-        harness.eventually(lambda: self.persist(self.server.current)["round_id"] == ROUNDS)
+        harness.eventually(lambda: self.persist(self.server.candidate)["round_id"] == ROUNDS)
         harness.eventually(lambda: self.persist(lambda: self._training(self.devices[0])) == "finished")
         self.server.stop()
         return outcome(self.server.data)

@@ -218,7 +218,7 @@ def test_what_an_older_version_kept_is_renewed_by_its_device(tmp_path: Path) -> 
         old = pack(TemplateUpload(device.user, version, 3, device.direction(0)))
         at_rest = AtRest((server.data / "keys" / "at-rest.key").read_bytes())
         sealed = at_rest.seal(old, f"template/{device.user}/{version}")
-        server.change("UPDATE users SET template_sealed = ? WHERE user = ?", sealed, device.user)
+        server.change("UPDATE templates SET sealed = ? WHERE user = ?", sealed, device.user)
         body = {"user": device.user, "sample": base64.b64encode(pages()["person 0"][0]).decode()}
         answer = server.ask("POST", "/v1/verify", token=server.token("verify"), json=body)
         assert (answer.status_code, kind(answer)) == (409, "template-outdated")

@@ -215,7 +215,7 @@ def test_a_server_behind_a_prefix(tmp_path: Path, strips: bool) -> None:
         reports = train(server, f"http://127.0.0.1:{proxy.server_port}/clinic/uv/", tmp_path)
         assert {tuple(report.state for report in found) for found in reports.values()} == {("uploaded",)}
         eventually(lambda: server.rows("select state, accepted from rounds") == [("committed", PEOPLE)])
-        assert server.rows("select count(*) from users where template_sealed is not null") == [(PEOPLE,)]
+        assert server.rows("select count(*) from templates") == [(PEOPLE,)]
         # Without the prefix as well, which is how an operator looks at it on the machine itself.
         assert server.ask("GET", "/readyz").status_code == 200
 

@@ -282,12 +282,12 @@ def test_what_was_exchanged_in_folder_and_database_is_noticed(tmp_path: Path) ->
     assert forged is not None
     run_sql(
         running,
-        "update models set calibration_blob = ?",
+        "update releases set calibration_blob = ?",
         blob(running, calibration_bytes(replace(forged, impostor=FORGED))),
     )
     with pytest.raises(StoreError, match="does not open with its key"):
         opened(running)
-    run_sql(running, "update models set calibration_blob = ?", calibration)
+    run_sql(running, "update releases set calibration_blob = ?", calibration)
     run_sql(running, "update deployment set base_blob = ?", blob(running, DIGITS.with_calibration(None).to_bytes()))
     with pytest.raises(StoreError, match="does not open with its key"):
         opened(running)

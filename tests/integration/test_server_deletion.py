@@ -35,7 +35,8 @@ from uvsdk_server.store.traces import hold
 
 def traces(server: RunningServer, user: str) -> tuple[bytes, ...]:
     """What must not be found after a deletion: the id, as text and raw, and the beginning of every sealed row."""
-    rows = server.rows(f"SELECT admission_sealed, template_sealed FROM users WHERE user = '{user}'")
+    rows = server.rows(f"SELECT admission_sealed, NULL FROM users WHERE user = '{user}'")
+    rows += server.rows(f"SELECT sealed, NULL FROM templates WHERE user = '{user}'")
     rows += server.rows(f"SELECT head_sealed, NULL FROM uploads WHERE user = '{user}'")
     rows += server.rows(f"SELECT request_sealed, NULL FROM cohort WHERE user = '{user}'")
     sealed = [column[:24] for row in rows for column in row if column]
@@ -145,7 +146,8 @@ def test_no_page_of_a_grown_database_holds_a_deleted_id(tmp_path: Path) -> None:
             )
             keys = "(device_id, user, signing_key, sealing_key, created)"
             database.execute(f"INSERT INTO devices {keys} VALUES (?,?,?,?,0)", (user[:32], user, b"k", b"k"))
-        database.execute("UPDATE users SET admission_sealed = NULL, template_sealed = zeroblob(900)")
+            database.execute("INSERT INTO templates VALUES (?, 'v', '', zeroblob(900), 0)", (user,))
+        database.execute("UPDATE users SET admission_sealed = NULL")
     server.start()
     try:
         leavers = users[::150]
@@ -194,8 +196,8 @@ def test_copies_made_before_cannot_be_read_any_more(tmp_path: Path) -> None:
         backup = tmp_path / "backup"
         shutil.copytree(server.data / "blobs", backup)
         ((state,),) = server.rows("SELECT algorithm_blob FROM deployment")
-        sealed = dict(server.rows("SELECT user, template_sealed FROM users"))
-        version = server.current()["model_version"]
+        sealed = dict(server.rows("SELECT user, sealed FROM templates"))
+        version = server.candidate()["model_version"]
         keys = KeyFolder(server.data / "keys")
         purpose = f"template/{devices[0].user}/{version}"
         assert keys.user(devices[0].user).open(sealed[devices[0].user], purpose)

@@ -61,7 +61,7 @@ def test_a_step_that_raises_aborts_its_round_and_no_other(
 ) -> None:
     bug = Buggy(monkeypatch, "step")
     with three_devices(tmp_path) as (server, devices):
-        before = server.current()
+        before = server.candidate()
         assert harness.play_round(devices, 0) == 1
         header = devices[0].wait(after=1)
         assert header is not None
@@ -70,12 +70,12 @@ def test_a_step_that_raises_aborts_its_round_and_no_other(
         assert (state, accepted) == ("aborted", 3)
         assert reason.startswith("ZeroDivisionError in the algorithm fedaws")
         assert SECRET not in reason
-        assert server.current() == before
+        assert server.candidate() == before
         assert server.ask("GET", "/readyz").status_code == 200
         assert bug.calls == 1
         bug.broken = False
         assert harness.play_round(devices, 1) == 2
-        harness.eventually(lambda: server.current()["round_id"] == 2)
+        harness.eventually(lambda: server.candidate()["round_id"] == 2)
 
 
 def test_aborted_rounds_come_at_growing_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eager: None) -> None:
@@ -118,7 +118,7 @@ def test_rounds_go_on_after_a_failure_that_nobody_foresaw(
         assert all(after - before >= 0.3 for before, after in itertools.pairwise(failures))
         broken.clear()
         harness.play_round(devices, 0)
-        harness.eventually(lambda: server.current()["round_id"] == 1)
+        harness.eventually(lambda: server.candidate()["round_id"] == 1)
         assert server.ask("GET", "/readyz").status_code == 200
 
 
@@ -188,7 +188,7 @@ def test_an_update_that_was_recorded_keeps_its_file(
         assert devices[0].upload(header, body).status_code == 200
         for device in devices[1:]:
             assert device.upload(header, device.update(header)).status_code == 201
-        harness.eventually(lambda: server.current()["round_id"] == 1)
+        harness.eventually(lambda: server.candidate()["round_id"] == 1)
         assert server.rows("SELECT accepted FROM rounds WHERE round_id = 1") == [(3,)]
 
 

@@ -220,7 +220,8 @@ def test_a_captured_template_does_not_come_back(server: RunningServer) -> None:
     old, new = template(device, axis(0)), template(device, axis(1))
     old_admission = admission(device)
     version = str(device.deployment()["model_version"])
-    query = f"SELECT template_sealed, admission_sealed FROM users WHERE user = '{device.user}'"
+    joined = "users LEFT JOIN templates ON users.user = templates.user"
+    query = f"SELECT sealed, admission_sealed FROM {joined} WHERE users.user = '{device.user}'"
     assert device.request("PUT", f"{target}/template", old).status_code == 204
     assert device.request("PUT", f"{target}/template", template(device, axis(2))).status_code == 204
     kept = server.rows(query)
@@ -258,7 +259,7 @@ def test_rounds_go_on_whatever_becomes_of_the_clock(
         for jump in jumps:
             clock(jump)
             after = harness.play_round(devices, after)
-        harness.eventually(lambda: running.current()["round_id"] == len(jumps) + 1)
+        harness.eventually(lambda: running.candidate()["round_id"] == len(jumps) + 1)
 
 
 def test_a_round_ends_although_the_clock_was_set_back(tmp_path: Path, clock: Callable[[float], None]) -> None:
@@ -270,7 +271,7 @@ def test_a_round_ends_although_the_clock_was_set_back(tmp_path: Path, clock: Cal
         for device in devices[:3]:  # the fourth is never heard of
             assert device.upload(header, device.update(header)).status_code == 201
         clock(-YEAR)
-        harness.eventually(lambda: running.current()["round_id"] == 1, timeout_s=10)
+        harness.eventually(lambda: running.candidate()["round_id"] == 1, timeout_s=10)
 
 
 def test_a_server_that_was_started_again_under_an_earlier_clock_goes_on(
@@ -282,7 +283,7 @@ def test_a_server_that_was_started_again_under_an_earlier_clock_goes_on(
     running.start()
     devices = harness.devices_of(running, 3)
     harness.play_round(devices, 0)
-    harness.eventually(lambda: running.current()["round_id"] == 1)
+    harness.eventually(lambda: running.candidate()["round_id"] == 1)
     former = {row[0] for row in running.rows("SELECT key_id FROM server_keys")}
     running.stop()
     clock(0.0)
@@ -291,7 +292,7 @@ def test_a_server_that_was_started_again_under_an_earlier_clock_goes_on(
         running.operator, running.challenge = running.token("operator"), ""
         again = [SyntheticDevice(running, device.number) for device in devices]
         assert harness.play_round(again, 1) == 2
-        harness.eventually(lambda: running.current()["round_id"] == 2)
+        harness.eventually(lambda: running.candidate()["round_id"] == 2)
         # A key that seems to come from the future is as old as can be, and none lives for ever by that.
         assert {row[0] for row in running.rows("SELECT key_id FROM server_keys WHERE retired IS NULL")}.isdisjoint(
             former

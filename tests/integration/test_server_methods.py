@@ -170,9 +170,9 @@ def test_where_nothing_is_chosen_nothing_is_asked_for(tmp_path: Path) -> None:
         assert (answer.status_code, kind(answer)) == (409, "nothing-to-request")
         answer = ask(device, header, fedss.Request(np.arange(3)))
         assert (answer.status_code, kind(answer)) == (409, "nothing-to-request")
-        answer = server.ask("GET", "/v1/models/current/control")
+        answer = server.ask("GET", "/v1/models/candidate/control")
         assert (answer.status_code, kind(answer)) == (404, "no-control")
-        assert server.ask("GET", "/v1/models/current/control", token="").status_code == 401
+        assert server.ask("GET", "/v1/models/candidate/control", token="").status_code == 401
         told = server.ask("GET", "/v1/training").json()
         assert (told["algorithm"], told["users"], told["report"]) == ("fedaws", 3, {})
         assert told["mean_offdiagonal_cosine"] < 1

@@ -185,7 +185,7 @@ def test_rounds_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     with harness.serving(tmp_path, config=replace(CONFIG, rounds=1)) as server:
         devices = harness.devices_of(server, 3)
         harness.play_round(devices, 0)
-        harness.eventually(lambda: server.current()["round_id"] == 1)
+        harness.eventually(lambda: server.candidate()["round_id"] == 1)
         assert command("rounds", "--data", str(server.data), "list") == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].split() == ["round", "state", "cohort", "accepted", "quorum", "opened", "model", "reason"]
@@ -266,7 +266,7 @@ def test_logs_are_json_without_anyone_in_them(tmp_path: Path) -> None:
     server.start()
     devices = harness.devices_of(server, 3)
     harness.play_round(devices, 0)
-    harness.eventually(lambda: server.current()["round_id"] == 1)
+    harness.eventually(lambda: server.candidate()["round_id"] == 1)
     server.stop()
     lines = [json.loads(line) for line in server.log().splitlines()]
     assert {line["event"] for line in lines} >= {"round collecting", "round committed"}

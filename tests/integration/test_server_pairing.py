@@ -347,11 +347,11 @@ def old_folder(made: Made) -> None:
         (made.data / "blobs" / name).unlink()
         (made.data / "blobs" / digest).write_bytes(sealed)
         database.execute("UPDATE deployment SET algorithm_blob = ?", (digest,))
-        rows = database.execute("SELECT user, template_sealed, template_version FROM users").fetchall()
+        rows = database.execute("SELECT user, sealed, model_version FROM templates").fetchall()
         for user, template, version in rows:
             purpose = f"template/{user}/{version}"
             former = keys.at_rest.seal(keys.user(user).open(template, purpose), purpose)
-            database.execute("UPDATE users SET template_sealed = ? WHERE user = ?", (former, user))
+            database.execute("UPDATE templates SET sealed = ? WHERE user = ?", (former, user))
     for path in [*(made.data / "keys").glob("user-*"), *(made.data / "keys").glob("state-*"), made.data / FILE]:
         path.unlink()
 
@@ -383,7 +383,7 @@ def test_a_folder_of_an_earlier_version_is_taken_over(made: Made) -> None:
         body = {
             "user": device.user,
             "embedding": device.direction(0).tolist(),
-            "model_version": server.current()["model_version"],
+            "model_version": server.candidate()["model_version"],
         }
         answer = server.ask("POST", "/v1/verify", json=body)
         assert answer.status_code == 200, answer.text  # its template still opens

@@ -175,7 +175,7 @@ def test_a_user_who_leaves_in_an_open_round_is_gone(tmp_path: Path) -> None:
 
         for device in others:
             assert device.upload(header, device.update(header)).status_code == 201
-        harness.eventually(lambda: server.current()["round_id"] == 1)
+        harness.eventually(lambda: server.candidate()["round_id"] == 1)
         assert server.rows("SELECT accepted FROM rounds WHERE round_id = 1") == [(4,)]
 
         leaver.join(server.token("enrol"))

@@ -52,7 +52,7 @@ def test_the_model_moves_by_the_weighted_mean_of_the_updates(
         for weight, delta in zip(weights, deltas, strict=True):
             mean += np.float32(weight) * delta
         theta = theta + mean
-    downloaded = np.frombuffer(server.ask("GET", "/v1/models/current/theta").content, "<f4")
+    downloaded = np.frombuffer(server.ask("GET", "/v1/models/candidate/theta").content, "<f4")
     assert downloaded == pytest.approx(theta, abs=1e-6)
 
 
@@ -60,38 +60,42 @@ def test_the_bundle_is_whole_and_of_the_version_it_claims(
     finished: tuple[RunningServer, list[harness.SyntheticDevice]],
 ) -> None:
     server, devices = finished
-    current = server.current()
+    current = server.candidate()
     assert current["round_id"] == 3
-    answer = devices[0].request("GET", "/v1/models/current/bundle")
+    answer = devices[0].request("GET", "/v1/models/candidate/bundle")
     bundle = Bundle.from_bytes(answer.content)
     assert bundle.version == current["model_version"]
-    assert bundle.theta.tobytes() == server.ask("GET", "/v1/models/current/theta").content
+    assert bundle.theta.tobytes() == server.ask("GET", "/v1/models/candidate/theta").content
 
 
 def test_an_entity_tag_saves_the_download(finished: tuple[RunningServer, list[harness.SyntheticDevice]]) -> None:
     server, devices = finished
     for path in ("theta", "bundle"):
-        tag = server.ask("GET", f"/v1/models/current/{path}").headers["etag"]
-        again = devices[0].request("GET", f"/v1/models/current/{path}", If_None_Match=tag)
+        tag = server.ask("GET", f"/v1/models/candidate/{path}").headers["etag"]
+        again = devices[0].request("GET", f"/v1/models/candidate/{path}", If_None_Match=tag)
         assert (again.status_code, again.content) == (304, b"")
-        other = devices[0].request("GET", f"/v1/models/current/{path}", If_None_Match='"another"')
+        other = devices[0].request("GET", f"/v1/models/candidate/{path}", If_None_Match='"another"')
         assert other.status_code == 200
 
 
 def test_only_the_newest_models_are_kept(finished: tuple[RunningServer, list[harness.SyntheticDevice]]) -> None:
     server, _ = finished
+    assert server.rows("SELECT round_id FROM models ORDER BY round_id") == [(0,), (2,), (3,)]
+    # The one that verifies is not forgotten, however many rounds come after it.
     answer = server.ask("GET", f"/v1/models/{shipped().version}/theta")
+    assert answer.content == shipped().theta.tobytes()
+    ((gone,),) = server.rows("SELECT result_version FROM rounds WHERE round_id = 1")
+    answer = server.ask("GET", f"/v1/models/{gone}/theta")
     assert (answer.status_code, kind(answer)) == (404, "unknown-model")
-    assert server.rows("SELECT round_id FROM models ORDER BY round_id") == [(2,), (3,)]
 
 
 def test_uploads_are_forgotten_after_the_commit(finished: tuple[RunningServer, list[harness.SyntheticDevice]]) -> None:
     server, _ = finished
     (left,) = server.rows("SELECT count(*), count(blob), count(head_sealed) FROM uploads")
     (named,) = server.rows("SELECT base_blob, algorithm_blob, optimiser_blob FROM deployment")
-    thetas = server.rows("SELECT theta_blob FROM models")
+    kept = server.rows("SELECT theta_blob FROM models UNION SELECT calibration_blob FROM releases")
     assert left == (12, 0, 0)  # the receipts stay, so that a late retry is recognised
-    assert {path.name for path in (server.data / "blobs").iterdir()} == {*named, *(name for (name,) in thetas)}
+    assert {path.name for path in (server.data / "blobs").iterdir()} == {*named, *(name for (name,) in kept)}
 
 
 def test_after_the_commit_an_update_is_told_that_it_is_late(
@@ -149,14 +153,14 @@ def test_a_deadline_without_quorum_aborts_and_changes_nothing(tmp_path: Path) ->
     config = replace(CONFIG, deadline_s=4.0)  # one upload fits in on a busy machine
     with harness.serving(tmp_path, config=config, settings={"start_after_users": "4"}) as server:
         devices = harness.devices_of(server, 4)
-        before = server.current()
+        before = server.candidate()
         header = devices[0].wait()
         assert header is not None
         assert devices[0].upload(header, devices[0].update(header)).status_code == 201
         next_header = devices[0].wait(after=header.round_id, wait_s=20)
         assert next_header is not None
         assert next_header.round_id == 2
-        assert server.current() == before
+        assert server.candidate() == before
         late = devices[1].upload(header, devices[1].update(header))
         assert (late.status_code, kind(late)) == (410, "round-closed")
 
@@ -169,7 +173,7 @@ def test_a_deadline_with_quorum_commits_without_the_slow(tmp_path: Path) -> None
         assert header is not None
         for device in devices[:3]:
             assert device.upload(header, device.update(header)).status_code == 201
-        harness.eventually(lambda: server.current()["round_id"] == 1)
+        harness.eventually(lambda: server.candidate()["round_id"] == 1)
         harness.eventually(lambda: training_state(devices[0]) == "finished")
 
 
@@ -187,7 +191,7 @@ def test_nobody_waits_for_a_device_whose_update_was_refused(tmp_path: Path) -> N
         answer = devices[3].upload(headers[3], devices[3].update(headers[3], delta=spoiled))
         assert (answer.status_code, kind(answer)) == (422, "invalid-update")
         # The deadline is ten minutes away; the three others are a quorum of four.
-        harness.eventually(lambda: server.current()["round_id"] == 1)
+        harness.eventually(lambda: server.candidate()["round_id"] == 1)
         assert server.rows("select accepted from rounds where round_id = 1") == [(3,)]
 
 
@@ -206,10 +210,10 @@ def test_updates_that_all_grow_are_shortened_and_cost_no_round(tmp_path: Path) -
                 assert answer.status_code == 201, answer.text
             after = header.round_id
             announced.append(header.clip_norm)
-        harness.eventually(lambda: server.current()["round_id"] == 3)
+        harness.eventually(lambda: server.candidate()["round_id"] == 3)
         # Three times the median of .1, and then of what counted of the 5 that were sent.
         assert announced == [pytest.approx(0.3, rel=1e-3), pytest.approx(0.9, rel=1e-3)]
-        theta = np.frombuffer(server.ask("GET", "/v1/models/current/theta").content, "<f4")
+        theta = np.frombuffer(server.ask("GET", "/v1/models/candidate/theta").content, "<f4")
         expected = shipped().theta.astype(np.float64)
         for round_id, longest in ((1, 0.1), (2, 0.3), (3, 0.9)):
             expected += np.mean([d.delta(round_id, harness.P) * (longest / 0.1) for d in devices], axis=0)
@@ -234,8 +238,8 @@ def test_one_device_of_twenty_moves_the_model_by_its_share_of_what_the_round_ann
             claimed = replace(enemy.head(header, harness.P), samples=1000)
             poison = enemy.delta(round_id, harness.P) * np.float32(factor)
             assert enemy.upload(header, enemy.update(header, delta=poison, head=claimed)).status_code == 201
-            harness.eventually(lambda: server.current()["round_id"] == round_id)  # noqa: B023
-            moved = np.frombuffer(server.ask("GET", "/v1/models/current/theta").content, "<f4").astype(np.float64)
+            harness.eventually(lambda: server.candidate()["round_id"] == round_id)  # noqa: B023
+            moved = np.frombuffer(server.ask("GET", "/v1/models/candidate/theta").content, "<f4").astype(np.float64)
             of_others = np.sum([device.delta(round_id, harness.P) for device in honest], axis=0) / 20
             assert np.linalg.norm(moved - theta - of_others) <= header.clip_norm / 20 + 1e-4
             assert header.clip_norm <= (10.0 if round_id == 1 else 0.31)
@@ -259,8 +263,8 @@ def test_the_number_of_samples_is_fixed_at_admission(tmp_path: Path, weighting: 
         for device in devices:
             head = replace(device.head(header, harness.P), samples=999)
             assert device.upload(header, device.update(header, head=head)).status_code == 201
-        harness.eventually(lambda: server.current()["round_id"] == 1)
-        moved = np.frombuffer(server.ask("GET", "/v1/models/current/theta").content, "<f4") - shipped().theta
+        harness.eventually(lambda: server.candidate()["round_id"] == 1)
+        moved = np.frombuffer(server.ask("GET", "/v1/models/candidate/theta").content, "<f4") - shipped().theta
         weights = [1 / 6, 2 / 6, 3 / 6] if weighting == "samples" else [1 / 3] * 3
         expected = np.sum([w * d.delta(1, harness.P) for w, d in zip(weights, devices, strict=True)], axis=0)
         np.testing.assert_allclose(moved, expected, atol=1e-6)

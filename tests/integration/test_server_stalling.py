@@ -135,7 +135,7 @@ def open_round(
 ) -> tuple[RunningServer, list[SyntheticDevice], RoundHeader]:
     server, devices = shared
     wire.url = httpx.URL(server.url)
-    header = devices[0].wait(after=server.current()["round_id"])
+    header = devices[0].wait(after=server.candidate()["round_id"])
     assert header is not None
     return server, devices, header
 
@@ -151,7 +151,7 @@ def take_part(server: RunningServer, devices: list[SyntheticDevice], header: Rou
             assert time.monotonic() - start < SOON_S
             time.sleep(0.2)
         assert answer.status_code == 201, answer.text
-    harness.eventually(lambda: server.current()["round_id"] == header.round_id, timeout_s=SOON_S)
+    harness.eventually(lambda: server.candidate()["round_id"] == header.round_id, timeout_s=SOON_S)
     return time.monotonic() - start
 
 
@@ -386,7 +386,7 @@ def test_one_admission_that_an_algorithm_chokes_on_stops_no_round(
         assert devices[3].admit().status_code == 204  # it passes alone, and fails when the round opens
         choking.append(devices[3].user)
         harness.play_round(devices[:3], 0)
-        harness.eventually(lambda: server.current()["round_id"] == 1)
+        harness.eventually(lambda: server.candidate()["round_id"] == 1)
 
 
 def test_requests_without_number_leave_the_database_to_the_rounds(tmp_path: Path) -> None:

@@ -44,9 +44,9 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
 @pytest.fixture(autouse=True)
 def _unchanged(room: Room) -> Iterator[None]:
     """Whatever a test sends, the model stays, nothing is left on the disk, and the round still collects."""
-    before = room.server.current()
+    before = room.server.candidate()
     yield
-    assert room.server.current() == before
+    assert room.server.candidate() == before
     assert not list((room.server.data / "blobs").glob(".tmp-*"))
     assert room.devices[7].wait(wait_s=0) is not None
 

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -166,36 +167,47 @@ def test_a_deleted_user_is_unknown(server: RunningServer) -> None:
     assert (answer.status_code, kind(answer)) == (404, "unknown-user")
 
 
-def test_a_new_model_makes_templates_outdated_and_needs_calibration(tmp_path: Path) -> None:
+def test_a_trained_model_verifies_nobody_before_it_is_calibrated_and_released(tmp_path: Path) -> None:
     with harness.serving(tmp_path) as server:
         devices = harness.devices_of(server, 3)
         assert devices[0].leave_template().status_code == 204
         harness.play_round(devices, 0)
-        harness.eventually(lambda: server.current()["round_id"] == 1)
-        version = server.current()["model_version"]
-        body = {
-            "user": devices[0].user,
-            "embedding": at_cosine(devices[0].direction(0), 1.0),
-            "model_version": version,
-        }
-        answer = server.ask("POST", "/v1/verify", json=body)
-        assert (answer.status_code, kind(answer)) == (409, "template-outdated")
-        assert devices[0].leave_template().status_code == 204
-        answer = server.ask("POST", "/v1/verify", json=body)
-        assert (answer.status_code, kind(answer)) == (409, "uncalibrated")
+        harness.eventually(lambda: server.candidate()["round_id"] == 1)
+        version = server.candidate()["model_version"]
+        released = server.ask("GET", "/v1/models/current").json()
+        assert released == {"model_version": shipped().version, "round_id": 0}
+        assert version != shipped().version
+
+        def verified(model: str) -> httpx.Response:
+            embedding = at_cosine(devices[0].direction(0), 1.0)
+            body = {"user": devices[0].user, "embedding": embedding, "model_version": model}
+            return server.ask("POST", "/v1/verify", json=body)
+
+        assert verified(shipped().version).json()["accepted"]
+        assert kind(verified(version)) == "model-mismatch"
+        promoted = server.ask("POST", "/v1/releases", json={"model_version": "candidate"})
+        assert (promoted.status_code, kind(promoted)) == (409, "uncalibrated")
 
         scores = np.linspace(-1, 0.5, 1000, dtype=np.float32)
         target = f"/v1/models/{version}/calibration"
-        tag = server.ask("GET", "/v1/models/current/bundle").headers["etag"]
+        tag = server.ask("GET", "/v1/models/candidate/bundle").headers["etag"]
         for wrong, status in ((b"abc", 400), (b"", 422), (np.full(9, np.nan, np.float32).tobytes(), 422)):
             answer = server.ask("PUT", target, content=wrong, headers={"UVSDK-Source": "synthetic"})
             assert answer.status_code == status
             kind(answer)
+        assert kind(server.ask("PUT", target, content=scores.tobytes())) == "invalid-request"
         answer = devices[0].request("PUT", target, scores.tobytes(), UVSDK_Source="synthetic")
         assert (answer.status_code, kind(answer)) == (401, "unauthorized")
         answer = server.ask("PUT", target, content=scores.tobytes(), headers={"UVSDK-Source": "synthetic"})
         assert answer.status_code == 204
-        decision = server.ask("POST", "/v1/verify", json=body).json()
+        # An operator's measurement of the candidate releases it; whoever has only the former template keeps verifying.
+        assert server.ask("GET", "/v1/models/current").json() == {"model_version": version, "round_id": 1}
+        assert verified(shipped().version).json()["accepted"]
+        answer = verified(version)
+        assert (answer.status_code, kind(answer)) == (409, "model-mismatch")
+        assert shipped().version in answer.json()["detail"]
+        assert devices[0].leave_template().status_code == 204
+        decision = verified(version).json()
         # 1,000 trials measure three in a thousand and nothing lower.
         expected = Calibration.from_scores(scores, model_version=version, source="synthetic").threshold(0.003)
         assert decision["accepted"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -15,8 +15,10 @@ from uvsdk.records.codec import pack
 Cause: TypeAlias = Literal["founding", "gate", "operator", "roll-back", "calibration"]
 """Why it was made: the model that the deployment began with, the gate, an operator's word, or a new calibration."""
 
-POLICIES: Final = ("automatic", "manual", "frozen")
-"""``automatic``: what passes the gate is released; ``manual``: an operator promotes; ``frozen``: nothing changes."""
+Policy: TypeAlias = Literal["automatic", "manual", "frozen"]
+POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
+"""From the laxest to the strictest. ``automatic``: what passes the gate is released; ``manual``: an operator promotes;
+``frozen``: nothing new is released, and the only way is back."""
 
 _SIGNED: Final = b"uvsdk/release/1"
 

@@ -23,12 +23,13 @@ STATUS: Final[Mapping[str, int]] = {
         401: "bad-signature replayed-request stale-challenge unauthorized unknown-device",
         403: "edge-only embeddings-off forbidden not-selected pending-device revoked-device token-spent "
         "unconfirmed-device wrong-sender wrong-user",
-        404: "no-control no-such-device not-found unknown-deletion unknown-model unknown-request unknown-user",
+        404: "no-control no-such-device not-found unknown-deletion unknown-model unknown-release unknown-request "
+        "unknown-user",
         405: "method-not-allowed",
         408: "too-slow",
         409: "already-requested already-uploaded device-exists keys-replaced model-mismatch nothing-to-request "
-        "out-of-order replayed-nonce request-needed still-registered template-outdated too-many-devices uncalibrated "
-        "wrong-algorithm wrong-deployment wrong-key wrong-model wrong-round",
+        "out-of-order replayed-nonce release-frozen request-needed still-registered template-outdated too-many-devices "
+        "uncalibrated wrong-algorithm wrong-deployment wrong-key wrong-model wrong-round",
         410: "round-closed",
         413: "sample-too-large too-large",
         421: "wrong-authority",

@@ -19,8 +19,10 @@ class DeploymentAnswer(BaseModel):
     """Keys are base64 of 32 raw bytes: X25519 to seal to, Ed25519 to check the server's signatures with.
 
     ``needs`` names what an admission must hold (``mean``, ``instances``, ``embedded-instances``) or may hold
-    (``person``). ``authorities`` are the names by which devices call this server. ``signature`` is base64 of the
-    signature over the ``ServerStatement`` that the other fields make up, and over the two times between which it holds.
+    (``person``). ``model_version`` is what training goes on from, under which admissions are made; which one verifies
+    is told by ``GET /v1/releases/current``. ``authorities`` are the names by which devices call this server.
+    ``signature`` is base64 of the signature over the ``ServerStatement`` that the other fields make up, and over the
+    two times between which it holds.
     """
 
     model_config = ConfigDict(protected_namespaces=())
@@ -50,7 +52,7 @@ async def get_deployment(served: Served, request: Request) -> DeploymentAnswer:
         config_digest=config.digest(),
         server_key_id=keys.current_id,
         server_public_key=keys.public(keys.current_id),
-        model_version=served.models.current.version,
+        model_version=served.models.candidate.version,
         needs=served.training.needs,
         authorities=served.authorities.possible(request.headers.get("host", "")),
     )

@@ -33,8 +33,8 @@ async def put_admission(served: Served, device: SignedDevice, request: Request, 
     admission = unpack(Admission, numbered.body)
     check_user(admission.user, user)
     embedded = {MEAN, EMBEDDED} & set(served.training.needs)
-    if embedded and admission.model_version != served.models.current.version:
-        raise Problem("wrong-model", "the embeddings are of another model than the current one; make them anew")
+    if embedded and admission.model_version != served.models.candidate.version:
+        raise Problem("wrong-model", "the embeddings are of another model than the candidate; make them anew")
     await asyncio.to_thread(protocol.check_admission, served.training, admission)
     await served.people.admit(admission, Place(device.device_id, numbered.number))
     served.rounds.wake()
@@ -53,7 +53,7 @@ async def put_template(served: Served, device: ActiveDevice, request: Request, u
     template = unpack(TemplateUpload, numbered.body)
     if not await served.models.knows(template.model_version):
         raise Problem("wrong-model", "the template was made with a model that is not kept here; make it again")
-    await served.people.keep_template(template, user, Place(device.device_id, numbered.number))
+    await served.people.keep_template(template, user, Place(device.device_id, numbered.number), served.clock())
 
 
 class DeletionAnswer(BaseModel):

@@ -26,6 +26,7 @@ from uvsdk_server.store.schema import (
     deployment,
     devices,
     models,
+    releases,
     removals,
     rounds,
     uploads,
@@ -309,6 +310,7 @@ async def wanted_blobs(connection: AsyncConnection) -> set[str]:
         deployment.c.optimiser_blob,
         models.c.theta_blob,
         models.c.calibration_blob,
+        releases.c.calibration_blob,
         uploads.c.blob,
     )
     named: set[str] = set()
@@ -338,6 +340,14 @@ async def order_removal(connection: AsyncConnection, paths: Collection[str]) -> 
 async def order_blobs(connection: AsyncConnection, *names: str | None) -> None:
     """Order blobs away; ``None`` is fine."""
     await order_removal(connection, [blob_path(name) for name in names if name is not None])
+
+
+async def order_unnamed(connection: AsyncConnection, *names: str | None) -> tuple[str, ...]:
+    """Order those blobs away that no row names any more, and give their names; ``None`` is fine."""
+    spent = {name for name in names if name is not None}
+    spent -= await wanted_blobs(connection) if spent else set()
+    await order_blobs(connection, *spent)
+    return tuple(spent)
 
 
 async def ordered_blobs(connection: AsyncConnection) -> set[str]:

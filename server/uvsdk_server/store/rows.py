@@ -43,11 +43,13 @@ class DeploymentRow:
     committed_rounds: int
     deployment_id: str | None
     signing_key: bytes | None
+    released: int | None
+    release_policy: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One version of the model that is kept, and the round that made it."""
+    """One version of the model that is kept, the round that made it, and what was measured of it."""
 
     model_version: str
     round_id: int
@@ -55,6 +57,34 @@ class Model:
     calibration_blob: str | None
     calibration_source: str | None
     created: float
+    judged: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRow:
+    """One release; ``kept`` while its parameters and its calibration are here, which ``bundle`` is the digest of."""
+
+    number: int
+    model_version: str
+    bundle: str
+    calibration: str
+    calibration_blob: str | None
+    calibration_source: str | None
+    record: bytes
+    signature: bytes
+    created: float
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateRow:
+    """One user's template under one model version and calibration."""
+
+    user: str
+    model_version: str
+    calibration: str
+    sealed: bytes
+    received: float
 
 
 @dataclass(frozen=True, slots=True)

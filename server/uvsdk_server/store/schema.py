@@ -50,6 +50,8 @@ deployment = Table(
     Column("committed_rounds", Integer, nullable=False),
     Column("deployment_id", String(32)),
     Column("signing_key", LargeBinary(32)),
+    Column("released", Integer),
+    Column("release_policy", String(12)),
 )
 
 models = Table(
@@ -61,6 +63,24 @@ models = Table(
     Column("calibration_blob", String(64)),
     Column("calibration_source", Text),
     Column("created", Float, nullable=False),
+    Column("judged", LargeBinary),
+)
+
+releases = Table(
+    "releases",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("model_version", String(64), nullable=False),
+    # Of the bundle and of its calibration; empty where it has none.
+    Column("bundle", String(64), nullable=False),
+    Column("calibration", String(64), nullable=False),
+    Column("calibration_blob", String(64)),
+    Column("calibration_source", Text),
+    Column("record", LargeBinary, nullable=False),
+    Column("signature", LargeBinary(64), nullable=False),
+    Column("created", Float, nullable=False),
+    # Whether its parameters and its calibration are still here.
+    Column("kept", Boolean, nullable=False),
 )
 
 users = Table(
@@ -73,8 +93,17 @@ users = Table(
     Column("anew", Boolean, nullable=False, server_default=false()),
     Column("samples", Integer, nullable=False, server_default="1"),
     Column("admission_sealed", LargeBinary),
-    Column("template_sealed", LargeBinary),
-    Column("template_version", String(64)),
+)
+
+templates = Table(
+    "templates",
+    metadata,
+    Column("user", String(64), ForeignKey("users.user", ondelete="CASCADE"), primary_key=True),
+    Column("model_version", String(64), primary_key=True),
+    # Digest of the calibration that its threshold was read from; empty where it names none.
+    Column("calibration", String(64), primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("received", Float, nullable=False),
 )
 
 devices = Table(

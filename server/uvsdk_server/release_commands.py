@@ -1,0 +1,201 @@
+"""``uvsdk releases``: what verifies, why a candidate does not, and what an operator changes of that."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from uvsdk.errors import SettingsError
+from uvsdk.federation.messages import TrainingConfig
+from uvsdk.records.codec import unpack
+from uvsdk.release.record import POLICIES, Evaluation, Release
+from uvsdk.rest.problems import Problem
+from uvsdk_server import monitoring
+from uvsdk_server.beside import Answer, date, print_table, settings_of, storage_errors
+from uvsdk_server.calibrations import open_base
+from uvsdk_server.clocks import wall_clock
+from uvsdk_server.deployment import check_pair, open_database
+from uvsdk_server.keys import KeyFolder
+from uvsdk_server.monitoring import Metrics
+from uvsdk_server.observer import Unobserved
+from uvsdk_server.releases import Candidate, Releases
+from uvsdk_server.store import ledger
+from uvsdk_server.store.blobs import Blobs
+from uvsdk_server.store.rows import ReleaseRow
+
+_MOST = 1 << 31
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    parser.add_argument("--data", type=Path, help="the server's data folder")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|promote|roll-back|policy")
+    listing = actions.add_parser("list", help="the newest releases; * is the one that verifies")
+    listing.add_argument("--limit", type=int, default=20, help="how many (20)")
+    listing.add_argument("--before", type=int, metavar="NUMBER", help="only those older than this one")
+    show = actions.add_parser("show", help="one release, or the candidate and why it is not released")
+    show.add_argument("which", nargs="?", default="current", metavar="NUMBER|candidate", help="left out: what verifies")
+    promote = actions.add_parser("promote", help="release the candidate, or another model version that is kept")
+    promote.add_argument("version", metavar="VERSION|candidate", help="as `show candidate` prints it")
+    roll_back = actions.add_parser("roll-back", help="release again what an earlier release was")
+    roll_back.add_argument("number", type=int, nargs="?", help="of the earlier release; left out: what was before")
+    policy = actions.add_parser("policy", help="show who releases, or be stricter than the settings")
+    policy.add_argument("policy", nargs="?", choices=POLICIES, help="automatic: as the settings say")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it, and print what is then."""
+    actions: dict[str, Callable[[Releases], Awaitable[None]]] = {
+        "list": lambda releases: _list(releases, arguments.limit, arguments.before),
+        "show": lambda releases: _show(releases, arguments.which),
+        "promote": lambda releases: _promote(releases, arguments.version),
+        "roll-back": lambda releases: _roll_back(releases, arguments.number),
+        "policy": lambda releases: _policy(releases, arguments.policy),
+    }
+    try:
+        _beside(arguments.data, actions[arguments.action])
+    except Problem as problem:
+        raise SettingsError(problem.detail) from problem
+    return 0
+
+
+def _beside(data: Path | None, work: Callable[[Releases], Awaitable[Answer]]) -> Answer:
+    """Do something with the releases of a server, which may run: it asks the database what is in force."""
+    settings = settings_of(data=data)
+
+    async def within() -> Answer:
+        await check_pair(settings)
+        database = open_database(settings)
+        try:
+            async with database.read() as connection:
+                row = await ledger.deployment_row(connection)
+            assert row is not None  # they are paired
+            files, blobs, base_blob = KeyFolder(settings.data / "keys"), Blobs(settings.data / "blobs"), row.base_blob
+            return await work(
+                Releases.of(
+                    settings,
+                    database,
+                    lambda: open_base(blobs.read(base_blob), files.at_rest),
+                    config=TrainingConfig.from_json(row.config),
+                    files=files,
+                    clock=wall_clock,
+                    watcher=Unobserved(),
+                    metrics=Metrics(),
+                    log=monitoring.logger("error"),
+                )
+            )
+        finally:
+            await database.close()
+
+    with storage_errors():
+        return asyncio.run(within())
+
+
+async def _list(releases: Releases, limit: int, before: int | None) -> None:
+    if not 1 <= limit < _MOST or not 1 <= (before or 1) < _MOST:
+        raise SettingsError(f"--limit and --before are numbers from 1 to {_MOST - 1}")
+    current = await releases.row()
+    rows = [("*" if row.number == current.number else "", *_columns(row)) for row in await releases.list(limit, before)]
+    print_table([("", "number", "cause", "model", "round", "calibration", "FMR", "FNMR", "made", "kept"), *rows])
+
+
+def _columns(row: ReleaseRow) -> tuple[str, ...]:
+    release = unpack(Release, row.record)
+    measured = next(iter(release.evaluation), None)
+    return (
+        str(release.number),
+        release.cause,
+        release.model_version[:12],
+        str(release.round_id),
+        release.calibration[:12] or "none",
+        "-" if measured is None else f"{measured.fmr:.2%}",
+        "-" if measured is None else f"{measured.fnmr:.1%}",
+        date(release.created_unix_s),
+        "yes" if row.kept else "no",
+    )
+
+
+async def _show(releases: Releases, which: str) -> None:
+    if which == "candidate":
+        _print_pairs(_candidate(await releases.candidate()))
+        return
+    if which != "current" and not (which.isdecimal() and 1 <= int(which) < _MOST):
+        raise SettingsError(f"show a release by its number, or the candidate; {which!r} is neither")
+    row = await releases.row(None if which == "current" else int(which))
+    current = await releases.row()
+    release = unpack(Release, row.record)
+    state = "verifies" if row.number == current.number else "kept" if row.kept else "its bundle is no longer kept"
+    _print_pairs(
+        [
+            ("release", f"{release.number} of {release.deployment}: {state}"),
+            ("cause", release.cause),
+            ("made", date(release.created_unix_s)),
+            ("in place of", str(release.replaces or "nothing")),
+            ("model", release.model_version),
+            ("round", str(release.round_id)),
+            ("algorithm", release.algorithm),
+            ("configuration", release.config_digest),
+            ("bundle", release.bundle),
+            ("calibration", release.calibration or "none"),
+            *[pair for item in release.evaluation for pair in _measured(item)],
+        ]
+    )
+
+
+def _candidate(candidate: Candidate) -> list[tuple[str, str]]:
+    judged = candidate.judged
+    said = (
+        "nothing yet" if judged is None else f"{'passes' if judged.passes else 'fails'}, {date(judged.judged_unix_s)}"
+    )
+    pairs = [
+        ("candidate", candidate.model_version),
+        ("round", str(candidate.round_id)),
+        ("calibrated", "yes" if candidate.calibrated else "no"),
+        ("policy", f"{candidate.policy}, held since a roll-back" if candidate.held else candidate.policy),
+        ("the gate", said),
+    ]
+    if judged is not None:
+        for item in judged.change:
+            change = f"{item.change:+.1%} [{item.low:+.1%}, {item.high:+.1%}]"
+            pairs.append(("change of FNMR", change))
+        for measured in judged.evaluation:
+            pairs += _measured(measured)
+    pairs += [("not released", reason) for reason in candidate.reasons] or [("released", "it is what verifies")]
+    return pairs
+
+
+def _measured(item: Evaluation) -> list[tuple[str, str]]:
+    return [
+        ("evaluation", f"{item.evaluation_id}, {date(item.measured_unix_s)}, impostors: {item.impostors}"),
+        ("people, trials", f"{item.people}, {item.trials}"),
+        ("FMR", f"{item.fmr:.3%} [{item.fmr_low:.3%}, {item.fmr_high:.3%}] at the cosine {item.threshold:.3f}"),
+        ("FNMR", f"{item.fnmr:.1%} [{item.fnmr_low:.1%}, {item.fnmr_high:.1%}], worst tenth {item.worst_fnmr:.1%}"),
+    ]
+
+
+async def _promote(releases: Releases, version: str) -> None:
+    if version == "candidate":
+        version = (await releases.candidate()).model_version
+    _announce(await releases.promote(version))
+
+
+async def _roll_back(releases: Releases, number: int | None) -> None:
+    _announce(await releases.roll_back(number))
+
+
+def _announce(release: Release) -> None:
+    print(f"release {release.number} verifies: model {release.model_version[:12]}, {release.cause}")
+
+
+async def _policy(releases: Releases, policy: str | None) -> None:
+    chosen = next((item for item in POLICIES if item == policy), None)
+    if chosen is None:
+        print(await releases.policy())
+    else:
+        print(await releases.override(None if chosen == "automatic" else chosen))
+
+
+def _print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    print_table(list(pairs))
