@@ -16,7 +16,7 @@ import numpy as np
 from uvsdk.arrays import Float32
 from uvsdk.bundle.inference import embed, open_bundle
 from uvsdk.errors import ExchangedBundleError, ModelMismatchError, ThresholdError
-from uvsdk.scoring import Calibration, Presentation, Quality, clopper_pearson
+from uvsdk.scoring import Calibration, Presentation, Quality
 from uvsdk.system.forking import in_child_of_this_module
 from uvsdk.templates.gallery import Candidate, Gallery
 from uvsdk.verify import check_detectors, presentations_of
@@ -205,17 +205,23 @@ def search_threshold(calibration: Calibration, people: int, *, fpir: float) -> S
     _check_rate(fpir)
     if people < 0:
         raise ThresholdError(f"a gallery has at least 0 people, got {people}")
-    size, trials = max(people, 1), len(calibration.impostor)
-    if trials * fpir < 3 * size * (1 - 1e-12):
-        supported = math.floor(trials * fpir / 3)
+    size, trials = max(people, 1), calibration.trials("cosine")
+    lowest = calibration.lowest_fmr("cosine")
+    if fpir / size < lowest * (1 - 1e-12):
+        supported = math.floor(fpir / lowest + 1e-9)
         advice = f"search at most {supported} people" if supported else "ask for a higher rate"
+        known = f" of {calibration.people} people" if calibration.people else ""
+        support = (
+            f"so at least {math.ceil(3 * size / fpir)} impostor trials; there are {trials}{known}"
+            if calibration.tail is None
+            else f"and {calibration.account}, support {lowest:g}"
+        )
         raise ThresholdError(
             f"a false positive identification rate of {fpir:g} among {size} people needs a false match rate of "
-            f"{fpir / size:g}, so at least {math.ceil(3 * size / fpir)} impostor trials; there are {trials}: {advice}, "
-            "or calibrate with more people"
+            f"{fpir / size:g}, {support}: {advice}, or calibrate with more people"
         )
     # Rounding must not refuse a rate that the trials support exactly.
-    pair = calibration.threshold(max(fpir / size, math.nextafter(3 / trials, 1.0)))
+    pair = calibration.threshold(max(fpir / size, math.nextafter(lowest, 1.0)))
     bound = (min(size * pair.interval[0], 1.0), min(size * pair.interval[1], 1.0))
     return SearchThreshold(pair.score, fpir, people, trials, bound, "comparisons", calibration.model_version)
 
@@ -248,9 +254,7 @@ def cohort_threshold(gallery: Gallery, cohort: Float32, *, fpir: float) -> Searc
         gallery.highest(cohort), model_version=gallery.model_version, source="searches in the gallery"
     )
     limit = searches.threshold(fpir)
-    accepted = int((searches.impostor >= limit.score).sum())
-    interval = clopper_pearson(accepted, len(cohort))
-    return SearchThreshold(limit.score, fpir, people, len(cohort), interval, "cohort", gallery.model_version)
+    return SearchThreshold(limit.score, fpir, people, len(cohort), limit.interval, "cohort", gallery.model_version)
 
 
 def threshold_for(gallery: Gallery, calibration: Calibration, *, fpir: float) -> SearchThreshold:

@@ -56,7 +56,7 @@ def main() -> None:
         f"not trained on: templates of {ENROLMENT_SAMPLES} images against single images of the other nine digits; the "
         "ten digits stand in for people"
     )
-    calibration = Calibration.from_scores(impostor, model_version=bundle.version, source=source, keep=KEPT_SCORES)
+    calibration = Calibration.from_scores(impostor, model_version=bundle.version, source=source, kept=KEPT_SCORES)
     bundle = bundle.with_calibration(calibration)
     bundle.save(arguments.output)
     threshold = calibration.threshold(0.01)

@@ -59,6 +59,7 @@ def test_what_is_written_and_said(
     assert "FMR 10.00%   llr threshold" in said
     assert "over people, good samples alone" in said
     assert "FMR 0.10%    not supported: a false match rate of 0.001 needs at least 3000 impostor trials" in said
+    assert said.count("480 of 16 people") == 2  # the number of the first line, wherever a rate is refused
 
 
 def test_options(people: Path, identity_bundle: MakeBundle, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError, EnrolmentError, ModelMismatchError, ThresholdError
-from uvsdk.evaluation import calibrating
+from uvsdk.evaluation import calibrating, cells
 from uvsdk.evaluation.observations import ORIGINAL, Observations, observe
 from uvsdk.evaluation.protocols import Person
 from uvsdk.modality.voice import SNR_DB, SPEECH_S
@@ -131,9 +131,9 @@ def test_everybody_known_to_be_genuine_scores_higher(fitted: calibrating.Fitted)
 def test_ratios_are_bounded_by_what_the_trials_can_show(fitted: calibrating.Fitted) -> None:
     ratio = fitted.calibration.ratio
     assert ratio is not None
-    # Two halves of 60 people with three recordings: 3 pairs each are genuine, 60 * 59 / 2 * 9 of a half are not.
-    assert (ratio.lowest, ratio.highest) == (-math.log(360), math.log(31_860))
-    assert ratio.trials == 31_860
+    # 120 people with three recordings: 3 pairs each are genuine, 120 * 119 / 2 * 9 are not.
+    assert (ratio.lowest, ratio.highest) == (-math.log(360), math.log(64_260))
+    assert ratio.trials == 64_260
     assert np.all((ratio.impostor >= np.float32(ratio.lowest)) & (ratio.impostor <= np.float32(ratio.highest)))
 
 
@@ -150,8 +150,8 @@ def test_as_norm_is_fitted_and_never_meets_its_own_people() -> None:
 
 def test_means_of_several_are_templates_too() -> None:
     found = calibrating.fit(people(40, recordings=5, enrolled=3), model_version="m", source="numbers")
-    # Every mean against every probe of its half: 20 templates, 40 probes, 2 of which are each template's own person.
-    assert len(found.originals.scores) == 2 * 20 * 40
+    # Every mean against every probe: 40 templates, 80 probes, 2 of which are each template's own person.
+    assert len(found.originals.scores) == 40 * 80
     assert len(found.calibration.impostor) == 40 * 78
     assert len(found.originals.genuine) == 80
     ratio = found.calibration.ratio
@@ -178,12 +178,34 @@ def test_nobody_to_be_an_impostor() -> None:
 
 
 def test_unsupported_rates_are_refused_on_either_scale(fitted: calibrating.Fitted) -> None:
-    # 64,260 comparisons of originals, 31,860 within the halves; the copies beside them are no new people.
-    fitted.calibration.threshold(1e-4, "llr")
-    fitted.calibration.threshold(5e-5, "cosine")
-    for scale, rate in (("cosine", 4e-5), ("llr", 9e-5)):
-        with pytest.raises(ThresholdError, match=r"needs at least .* impostor trials, there are"):
-            fitted.calibration.threshold(rate, scale)  # type: ignore[arg-type]
+    # 64,260 comparisons of originals on either scale; the copies beside them are no new people.
+    assert fitted.calibration.trials("cosine") == fitted.calibration.trials("llr") == 64_260
+    assert fitted.calibration.account == "64,260 impostor trials of 120 people"
+    for scale in ("cosine", "llr"):
+        assert fitted.calibration.threshold(5e-5, scale).trials == 64_260  # type: ignore[arg-type]
+        with pytest.raises(ThresholdError, match=r"at least 75000 impostor trials, there are 64260 of 120 people"):
+            fitted.calibration.threshold(4e-5, scale)  # type: ignore[arg-type]
+
+
+def test_nobody_is_scored_by_an_average_that_holds_them() -> None:
+    seen = people(24)
+    crossed, _ = calibrating._scorers(seen, 20, np.random.default_rng(0), as_norm=False)
+    assert len(crossed.scorers) == 10
+    counts = np.bincount(crossed.blocks)
+    assert counts.tolist() == [6, 6, 6, 6]
+    for (one, other), scorer in crossed.scorers.items():
+        left = np.flatnonzero(~np.isin(crossed.blocks, (one, other)))
+        means = [seen.embeddings[(seen.person == who) & (seen.copy == 0)].mean(axis=0) for who in left]
+        unit = np.array([mean / np.linalg.norm(mean) for mean in means])
+        assert scorer.removed.centre == pytest.approx(unit.mean(axis=0), abs=1e-6)
+    cell = cells.of_originals(seen)
+    scores = crossed(cell)
+    for place in (0, 100, len(scores) - 1):  # by hand, of single pairs
+        a, b = (int(side[place]) for side in cell.pairs)
+        blocks = sorted(int(crossed.blocks[seen.person[seen.copy == 0][row]]) for row in (a, b))
+        removed = crossed.scorers[blocks[0], blocks[1]].removed
+        first, second = removed.apply(cell.template.rows[[a]]), removed.apply(cell.probe.rows[[b]])
+        assert scores[place] == pytest.approx(float((first * second).sum()))
 
 
 def test_a_bundle_carries_all_of_it(fitted: calibrating.Fitted, tmp_path: Path) -> None:

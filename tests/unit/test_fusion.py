@@ -15,6 +15,7 @@ from uvsdk.scoring import Calibration, Decision, LikelihoodRatio, Presentation, 
 from uvsdk.scoring.compensation import Compensation
 from uvsdk.scoring.fusion import _tail
 from uvsdk.scoring.likelihood import Surroundings
+from uvsdk.scoring.ranked import RankedScores, keep
 
 LIMIT = Threshold(2.0, 0.01, 1000, scale="llr")
 VOICE = Decision(0.8, LIMIT, "voice", Quality(advice=("speak longer",)), {"model": 0.25}, llr=3.0)
@@ -69,7 +70,7 @@ def test_an_attack_on_one_part_fails_the_whole() -> None:
 
 def test_the_convolution_by_hand() -> None:
     # Each part is 0 or 4, evenly: sums 0 (1/4), 4 (1/2), 8 (1/4). A rate of 0.3 admits the 8 alone, one of 0.2 nothing.
-    coin = np.array([0.0, 4.0], np.float32)
+    coin = RankedScores.of(np.array([0.0, 4.0], np.float32))
     assert 4.0 < _tail([coin, coin], 0.3) <= 8.0
     assert _tail([coin, coin], 0.2) > 8.0
     assert _tail([coin, coin], 0.75) <= 4.0
@@ -88,7 +89,8 @@ def test_calibrations_raise_the_threshold_and_never_lower_it() -> None:
 def test_the_tail_of_the_convolution_holds_for_independent_draws(seed: int, fmr: float) -> None:
     rng = np.random.default_rng(seed)
     first, second = rng.normal(-4, 2, 300).astype(np.float32), rng.normal(-2, 3, 200).astype(np.float32)
-    threshold = _tail([first, second], fmr)
+    threshold = _tail([keep(first, 300), keep(second, 200)], fmr)
+    assert _tail([keep(first, 50), keep(second, 40)], fmr) >= threshold - 0.02  # of fewer, never laxer but for the grid
     sums = (first[:, None] + second).ravel()
     assert (sums >= threshold).mean() <= fmr + 1e-9
     assert (sums >= threshold - 0.05).mean() >= fmr - 0.01  # and not much stricter than needed

@@ -20,11 +20,11 @@ from uvsdk.bundle import Bundle
 from uvsdk.bundle.manifest import Manifest, encode
 from uvsdk.errors import BundleError
 from uvsdk.scoring import Calibration
-from uvsdk.scoring.calibration import evenly
+from uvsdk.scoring.ranked import keep
 from uvsdk.scoring.record import from_bytes, to_bytes
 
 KEPT: Final = 5_000
-"""Impostor values a card keeps of each scale, evenly spaced in rank."""
+"""Impostor values that a card keeps of each scale, the highest all of them, each with its count."""
 
 _FOLDER = "cards"
 _PREFIX = "card:"
@@ -69,7 +69,15 @@ def make(calibration: Calibration, manifest: Manifest) -> tuple[str, bytes]:
     """
     if calibration.ratio is None or calibration.ratio.top:
         raise ValueError("a card has a likelihood ratio that needs no cohort")
-    ratio = replace(calibration.ratio, impostor=evenly(calibration.ratio.impostor, KEPT))
+    ratios = keep(calibration.ratio.impostor, KEPT, above=calibration.ratio.above)
+    scores = keep(calibration.impostor, KEPT, above=calibration.above)
     name = key(manifest)
-    card = Calibration(evenly(calibration.impostor, KEPT), _PREFIX + name, calibration.source, ratio)
+    card = replace(
+        calibration,
+        impostor=scores.values,
+        above=scores.above,
+        model_version=_PREFIX + name,
+        ratio=replace(calibration.ratio, impostor=ratios.values, above=ratios.above),
+        cohort=None,
+    )
     return f"{name}.bin", to_bytes(card)

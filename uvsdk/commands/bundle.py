@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,9 +80,10 @@ def _lines(bundle: Bundle) -> list[str]:
         lines.append("calibration    none")
     else:
         lines.append(f"calibration    {calibration.digest}")
-        lines.append(f"  measured on {calibration.source}; {len(calibration.impostor):,} impostor scores")
-        if calibration.ratio is not None:
-            lines.append(f"  likelihood ratio from {calibration.ratio.trials:,} impostor trials")
+        lines.append(f"  measured on {calibration.source}; {calibration.account}")
+        if calibration.measured_unix_s:
+            day = datetime.datetime.fromtimestamp(calibration.measured_unix_s, datetime.UTC).date()
+            lines.append(f"  dated {day.isoformat()}")
         if calibration.cohort is not None:
             lines.append(
                 f"  a cohort: {len(calibration.cohort.embeddings):,} embeddings of {calibration.cohort.people:,} "

@@ -81,8 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         now=calendar.timegm(arguments.date.timetuple()) * 1.0,
     )
     bundle.with_calibration(fitted.calibration).save(arguments.output)
-    trials = len(fitted.calibration.impostor)
-    print(f"{trials:,} impostor trials of {seen.people} people; {len(failures)} samples could not be used")
+    print(f"{fitted.calibration.account}; {len(failures)} samples could not be used")
     if fitted.note:
         print(f"No likelihood ratio: {fitted.note}")
     for line in _thresholds(fitted, arguments.seed):

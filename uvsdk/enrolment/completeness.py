@@ -117,5 +117,5 @@ def _variety(embeddings: Float32, calibration: Calibration | None) -> float | No
         return None
     rows = embeddings.astype(np.float64)
     own = 1.0 - (rows @ rows.T)[np.triu_indices(len(rows), 1)].mean()
-    others = 1.0 - float(np.median(calibration.impostor))
+    others = 1.0 - calibration.ranked.median
     return float(own) / others if others > 0 else None

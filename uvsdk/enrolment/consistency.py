@@ -42,10 +42,10 @@ def limit(calibration: Calibration | None, fmr: float = IMPOSTOR_RATE, *, scale:
     """
     if calibration is None or (scale == "llr" and calibration.ratio is None):
         return None
-    trials = calibration.ratio.trials if scale == "llr" and calibration.ratio else len(calibration.impostor)
-    if trials <= 3:
+    lowest = calibration.lowest_fmr(scale)
+    if lowest >= 1.0:
         return None
-    return calibration.threshold(max(IMPOSTOR_RATE, fmr, float(np.nextafter(3 / trials, 1.0))), scale).score
+    return calibration.threshold(max(IMPOSTOR_RATE, fmr, float(np.nextafter(lowest, 1.0))), scale).score
 
 
 def groups(embeddings: Float32, *, same: float | None) -> list[Int64]:

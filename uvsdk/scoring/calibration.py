@@ -19,6 +19,7 @@ from uvsdk.scoring.conditions import Conditions
 from uvsdk.scoring.domain import Domain
 from uvsdk.scoring.intervals import clopper_pearson
 from uvsdk.scoring.likelihood import LikelihoodRatio, features
+from uvsdk.scoring.ranked import RankedScores, keep
 from uvsdk.scoring.tail import Tail
 from uvsdk.scoring.threshold import Scale, Threshold
 
@@ -67,8 +68,13 @@ class Calibration:
     _known: dict[tuple[float, Scale], Threshold] = field(default_factory=dict, init=False, repr=False, compare=False)
     _normalisation: Normalisation | None = field(default=None, init=False, repr=False, compare=False)
     _digest: str = field(default="", init=False, repr=False, compare=False)
+    _ranked: RankedScores | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.people < 0 or not 0.0 <= self.measured_unix_s < math.inf:
+            raise ValueError("the people of a calibration are 0 or more, and so are the seconds of its day")
+        if self.above is not None:
+            object.__setattr__(self, "_ranked", RankedScores(self.impostor, self.above))
         if self.ratio is None or not self.ratio.top:
             return
         if self.cohort is None:
@@ -85,15 +91,26 @@ class Calibration:
         *,
         model_version: str,
         source: str,
-        keep: int = 100_000,
+        kept: int = 100_000,
         ratio: LikelihoodRatio | None = None,
         cohort: Cohort | None = None,
         people: int = 0,
         measured_unix_s: float = 0.0,
         domain: Domain | None = None,
     ) -> Calibration:
-        """Sort the scores, keeping at most ``keep`` evenly spaced ones, the highest always among them."""
-        return cls(evenly(impostor, keep), model_version, source, ratio, cohort, people, measured_unix_s, domain=domain)
+        """Sort the scores, keeping at most ``kept``: the highest all, each with its count."""
+        ranked = keep(impostor, kept)
+        return cls(
+            ranked.values,
+            model_version,
+            source,
+            ratio,
+            cohort,
+            people,
+            measured_unix_s,
+            above=ranked.above if ranked.trials > len(ranked.values) else None,
+            domain=domain,
+        )
 
     @property
     def digest(self) -> str:
@@ -127,6 +144,44 @@ class Calibration:
         """The scale on which this calibration decides best: ``llr`` where it has a ratio, else ``cosine``."""
         return "cosine" if self.ratio is None else "llr"
 
+    @property
+    def ranked(self) -> RankedScores:
+        """The impostors' cosines with their counts."""
+        if self._ranked is None:
+            object.__setattr__(self, "_ranked", RankedScores.of(self.impostor))
+        assert self._ranked is not None
+        return self._ranked
+
+    def trials(self, scale: Scale | None = None) -> int:
+        """Impostor trials that a rate is read from; of a law of scores, pairs of a stranger and a template.
+
+        Args:
+            scale: :attr:`scale` where left out.
+        """
+        return self._impostors(scale or self.scale)[1]
+
+    @property
+    def account(self) -> str:
+        """People and trials in words, as everything that tells of a calibration says them.
+
+        >>> scores = np.linspace(-1, 0.5, 2000, dtype=np.float32)
+        >>> Calibration.from_scores(scores, model_version="m", source="an example", people=64).account
+        '2,000 impostor trials of 64 people'
+        """
+        if self.tail is not None:
+            return (
+                f"sums over {self.tail.people:,} people who do not train and {self.tail.templates:,} templates, which "
+                f"stand for {self.trials('cosine'):,} impostor trials"
+            )
+        words = f"{self.trials('cosine'):,} impostor trials{self._of_people}"
+        if self.ratio is not None and self.ratio.trials != self.trials("cosine"):
+            words += f" on the cosine, {self.ratio.trials:,} on the likelihood ratio"
+        return words
+
+    @property
+    def _of_people(self) -> str:
+        return f" of {self.people:,} people" if self.people else ""
+
     def default_fmr(self, scale: Scale | None = None) -> float:
         """The false match rate to decide at where nobody names one: :meth:`strictest`, and at most 1 %.
 
@@ -142,10 +197,9 @@ class Calibration:
         """
         fmr = self.strictest(scale)
         if fmr > LAXEST_DEFAULT:
-            _, trials = self._impostors(scale or self.scale)
             raise ThresholdError(
-                f"{trials} impostor trials show no false match rate below {fmr:g}, and none above {LAXEST_DEFAULT:g} "
-                "is taken unless it is asked for by number; calibrate with more people"
+                f"{self.trials(scale)} impostor trials{self._of_people} show no false match rate below {fmr:g}, and "
+                f"none above {LAXEST_DEFAULT:g} is taken unless it is asked for by number; calibrate with more people"
             )
         return fmr
 
@@ -164,12 +218,19 @@ class Calibration:
         chosen = scale or self.scale
         if chosen == "cosine" and self.tail is not None:
             return max(STRICTEST_DEFAULT, self.tail.lowest_fmr)
-        values, trials = self._impostors(chosen)
-        least = [STRICTEST_DEFAULT, 3 / max(trials, 1), 1 / max(len(values), 1)]
+        ranked, trials = self._impostors(chosen)
+        least = [STRICTEST_DEFAULT, 3 / max(trials, 1), 1 / max(ranked.trials, 1)]
         if chosen == "llr":
             # No threshold lies above the highest ratio there is, so those who reach it pass at any rate.
-            least.append(float((np.nextafter(values, np.float32(np.inf)) > self._needed().highest).mean()))
+            least.append(ranked.count(self._needed().highest)[1] / ranked.trials)
         return _two_digits(max(least))
+
+    def lowest_fmr(self, scale: Scale | None = None) -> float:
+        """The lowest false match rate that :meth:`threshold` takes: three over the trials, or what a law supports."""
+        chosen = scale or self.scale
+        if chosen == "cosine" and self.tail is not None:
+            return self.tail.lowest_fmr
+        return 3 / max(self.trials(chosen), 1)
 
     def threshold(self, fmr: float, scale: Scale = "cosine") -> Threshold:
         """The smallest score at which the measured false match rate is at most ``fmr``.
@@ -198,9 +259,13 @@ class Calibration:
         """
         if scale == "cosine" and self.tail is not None:
             return self.tail.interval(score)
-        values, trials = self._impostors(scale)
-        rate = float((values >= np.float32(score)).mean())
-        return clopper_pearson(round(rate * trials), trials)
+        ranked, trials = self._impostors(scale)
+        if not ranked.trials:
+            return 0.0, 1.0
+        # Between two kept scores the count is known within bounds, and so is the rate.
+        least, most = (round(count / ranked.trials * trials) for count in ranked.count(score))
+        low, high = clopper_pearson(least, trials)
+        return low, high if most == least else clopper_pearson(most, trials)[1]
 
     def llrs(
         self, templates: Float32, probes: Float32, *, template: Sequence[Conditions], probe: Sequence[Conditions]
@@ -238,31 +303,28 @@ class Calibration:
             )
         return self.ratio
 
-    def _impostors(self, scale: Scale) -> tuple[Float32, int]:
-        """Impostor values in ascending order, and the number of trials they stand for."""
+    def _impostors(self, scale: Scale) -> tuple[RankedScores, int]:
+        """Impostor values with their counts, and the number of trials they stand for."""
         if scale == "cosine":
             if self.tail is not None:
-                return self.impostor, self.tail.people * self.tail.templates
-            return self.impostor, len(self.impostor)
+                return self.ranked, self.tail.people * self.tail.templates
+            return self.ranked, self.ranked.trials
         ratio = self._needed()
-        return ratio.impostor, ratio.trials
+        return ratio.ranked, ratio.trials
 
     def _measure(self, fmr: float, scale: Scale) -> Threshold:
         if not 0.0 < fmr < 1.0:
             raise ThresholdError(f"a false match rate lies between 0 and 1, got {fmr}")
-        values, trials = self._impostors(scale)
+        ranked, trials = self._impostors(scale)
         if scale == "cosine" and self.tail is not None:
             score = float(np.float32(min(self.tail.threshold(fmr), 1.0 + 1e-6)))
             return Threshold(score, fmr, trials, self.interval(score), self.model_version, scale, self.digest)
         if trials * fmr < 3 - 1e-9:  # 3 / 20,000 times 20,000 is a hair below 3
             raise ThresholdError(
                 f"a false match rate of {fmr:g} needs at least {math.ceil(3 / fmr - 1e-9)} impostor trials, there are "
-                f"{trials}; ask for a higher rate or calibrate with more people"
+                f"{trials}{self._of_people}; ask for a higher rate or calibrate with more people"
             )
-        allowed = math.floor(fmr * len(values) + 1e-9)
-        # Scores equal to the threshold are accepted, so it must lie above the (allowed + 1)-th highest score.
-        blocked = np.float32(values[len(values) - allowed - 1])
-        score = float(np.nextafter(blocked, np.float32(np.inf)))
+        score = ranked.threshold(math.floor(fmr * ranked.trials + 1e-9))
         if scale == "cosine":
             score = min(score, 1.0 + 1e-6)
         elif score > self._needed().highest:
@@ -277,11 +339,3 @@ def _two_digits(rate: float) -> float:
     """``rate``, rounded up to two significant digits: 0.000312 -> 0.00032."""
     digits = 1 - math.floor(math.log10(rate))
     return round(math.ceil(round(rate * 10.0**digits, 6)) / 10.0**digits, digits)
-
-
-def evenly(values: Float, keep: int) -> Float32:
-    """float32 (n,), ascending: all of ``values``, or ``keep`` of them evenly spaced in rank, the highest among them."""
-    ordered = np.sort(np.asarray(values, np.float32).ravel())
-    if len(ordered) > keep:
-        ordered = ordered[np.linspace(0, len(ordered) - 1, keep).round().astype(np.int64)]
-    return ordered

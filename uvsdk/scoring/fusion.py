@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from uvsdk.arrays import Float32
 from uvsdk.errors import ExchangedBundleError, ModelMismatchError, ThresholdError
 from uvsdk.scoring.calibration import Calibration
 from uvsdk.scoring.decision import Decision
 from uvsdk.scoring.quality import Quality
+from uvsdk.scoring.ranked import RankedScores
 from uvsdk.scoring.threshold import Threshold
 
 FUSED = "fused"
@@ -99,7 +99,7 @@ def _check(parts: tuple[Decision, ...], fmr: float | None) -> None:
         )
 
 
-def _impostors(parts: tuple[Decision, ...], calibrations: Sequence[Calibration | None]) -> list[Float32]:
+def _impostors(parts: tuple[Decision, ...], calibrations: Sequence[Calibration | None]) -> list[RankedScores]:
     """The impostor ratios that are known."""
     if len(calibrations) != len(parts):
         raise ValueError(f"{len(parts)} decisions have as many calibrations, got {len(calibrations)}")
@@ -115,20 +115,20 @@ def _impostors(parts: tuple[Decision, ...], calibrations: Sequence[Calibration |
                 f"a decision was made under the calibration {read_from[:12]}, the one handed in is "
                 f"{calibration.digest[:12]}; hand in the calibration of the bundle that decided"
             )
-    return [item.ratio.impostor for item in calibrations if item is not None and item.ratio is not None]
+    return [item.ratio.ranked for item in calibrations if item is not None and item.ratio is not None]
 
 
-def _tail(parts: Sequence[Float32], fmr: float) -> float:
+def _tail(parts: Sequence[RankedScores], fmr: float) -> float:
     """Smallest threshold on a grid above which the sum of independent draws, one a part, falls at most ``fmr`` often.
 
     The parts' histograms are convolved on one grid; rounding up makes the tail heavier, never lighter.
     """
-    spans = [(float(np.min(values)), float(np.max(values))) for values in parts]
+    spans = [(float(part.values[0]), float(part.values[-1])) for part in parts]
     step = max(max(high - low for low, high in spans) / _BINS, 1e-9)
     total, lowest = np.ones(1), 0.0
-    for values, (low, _) in zip(parts, spans, strict=True):
-        bins = np.ceil((np.asarray(values, np.float64) - low) / step).astype(np.int64)
-        total = np.convolve(total, np.bincount(bins) / len(bins))
+    for part, (low, _) in zip(parts, spans, strict=True):
+        bins = np.ceil((part.values.astype(np.float64) - low) / step).astype(np.int64)
+        total = np.convolve(total, np.bincount(bins, weights=part.weights) / part.trials)
         lowest += low
     above = np.cumsum(total[::-1])[::-1]
     # The first grid point whose tail is within the rate; above the last one lies nothing.

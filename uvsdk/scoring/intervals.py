@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
 from uvsdk.arrays import Float64, Int64
+
+_WINDOW: Final = 40
 
 
 def clopper_pearson(events: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float]:
@@ -39,7 +42,9 @@ def _solve(function: Callable[[float], float], target: float, *, rising: bool) -
 
 def _binomial_cdf(events: int, trials: int) -> Callable[[float], float]:
     """p -> P(X <= events), summed in logarithms so that thousands of trials do not underflow."""
-    k = np.arange(events + 1)
+    # What lies so many standard deviations below the highest count adds nothing that a float can hold.
+    lowest = max(0, events - int(_WINDOW * math.sqrt(events + 1)))
+    k = np.arange(lowest, events + 1)
     log_choose = math.lgamma(trials + 1) - _lgamma(k + 1) - _lgamma(trials - k + 1)
 
     def cdf(p: float) -> float:
@@ -47,6 +52,8 @@ def _binomial_cdf(events: int, trials: int) -> Callable[[float], float]:
             return 1.0
         if p >= 1.0:
             return 1.0 if events >= trials else 0.0
+        if lowest and p * trials < lowest + (events - lowest) / 4:
+            return 1.0
         terms = log_choose + k * math.log(p) + (trials - k) * math.log1p(-p)
         top = terms.max()
         return float(min(1.0, np.exp(terms - top).sum() * math.exp(top)))

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from uvsdk.arrays import Float32, Float64, Int64
 from uvsdk.scoring.compensation import Compensation
 from uvsdk.scoring.conditions import Condition, Conditions
+from uvsdk.scoring.ranked import RankedScores
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +96,7 @@ class LikelihoodRatio:
         offset: ratio at z = 0.
         lowest: least ratio that the genuine trials can support, ``-ln`` of their number.
         highest: greatest ratio that the impostor trials can support, ``ln`` of their number.
-        impostor: ratios of the impostor trials, float32 (n,), ascending, evenly spaced in rank.
+        impostor: ratios of the impostor trials, float32 (n,), ascending; of worse copies of recordings as well.
         trials: impostor comparisons of original recordings behind them; copies of a recording are no new trials.
         above: int64 (n,): how many of all ratios are at least as high as each of ``impostor``, where not all are kept;
             ``None`` where all are.
@@ -114,6 +115,7 @@ class LikelihoodRatio:
     impostor: Float32
     trials: int
     above: Int64 | None = None
+    ranked: RankedScores = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         size = (1 + 3 * len(self.surroundings.conditions),)
@@ -128,6 +130,7 @@ class LikelihoodRatio:
             raise ValueError(f"cohort scores are 0 or at least 2, trials at least 1; got {self.top} and {self.trials}")
         if not len(self.impostor) or not np.isfinite(self.impostor).all() or (np.diff(self.impostor) < 0).any():
             raise ValueError("impostor ratios are finite and ascend")
+        object.__setattr__(self, "ranked", RankedScores.of(self.impostor, self.above))
 
     def standardise(self, scores: Float64, rows: Float64) -> Float64:
         """z of each score, float64 (n,).

@@ -29,7 +29,7 @@ _HIGHEST_POSTERIOR = 0.6
 def check(calibration: Calibration) -> None:
     """Raise :class:`BundleError` for scores, trials or ratios that cannot have been measured."""
     check_impostors(calibration.impostor)
-    mean = float(calibration.impostor.mean(dtype=np.float64))
+    mean = calibration.ranked.mean
     if mean < LOWEST_MEAN - _ROUNDING:
         raise BundleError(
             f"the impostor scores average {mean:.2f}; those of three people or more cannot lie below "
@@ -56,12 +56,13 @@ def _check_ratio(ratio: LikelihoodRatio) -> None:
     least, greatest = float(ratio.impostor[0]), float(ratio.impostor[-1])
     if least < ratio.lowest - _ROUNDING or greatest > ratio.highest + _ROUNDING:
         raise _implausible(f"impostors' ratios span [{least:.2f}, {greatest:.2f}], more than the ratio can give")
-    posterior = float((1.0 / (1.0 + np.exp(-ratio.impostor.astype(np.float64)))).mean())
+    shares = ratio.ranked.weights / ratio.ranked.trials
+    posterior = float(shares @ (1.0 / (1.0 + np.exp(-ratio.impostor.astype(np.float64)))))
     if posterior > _HIGHEST_POSTERIOR:
         raise _implausible(f"it takes impostors for the same person: mean posterior {posterior:.2f}")
     # z of impostors is around 0 by its definition, so their ratios are around the line's value there.
     expected = min(max(ratio.offset, ratio.lowest), ratio.highest)
-    middle = float(np.median(ratio.impostor))
+    middle = ratio.ranked.median
     if abs(middle - expected) > ratio.slope + 0.5:
         raise _implausible(f"impostors' median ratio is {middle:.2f}, its line says {expected:.2f}")
     if float(np.linalg.norm(ratio.compensation.centre.astype(np.float64))) > 1.0 + _ROUNDING:
