@@ -154,3 +154,60 @@ def test_ones_own_samples_raise_the_ratio_too(people: Path, identity_bundle: Mak
     assert personal_threshold(start, held, embeddings=alike).score == -3.0
     with pytest.raises(ThresholdError, match="highest ratio there is"):
         held.threshold(0.02, "llr")
+
+
+@pytest.fixture
+def two_groups(tmp_path: Path) -> Path:
+    """Thirty-two people anywhere, as many close to each other, and who is which; two of these are not labelled."""
+    rng = np.random.default_rng(1)
+    lines = ["person,side"]
+    for person in range(64):
+        near = person % 2
+        own = rng.normal(size=3) + near * np.array([3.0, 0, 0])
+        (tmp_path / "people" / f"p{person:02}").mkdir(parents=True)
+        for sample in range(4):
+            numbers = own / np.linalg.norm(own) + rng.normal(0, 0.02, 3)
+            (tmp_path / "people" / f"p{person:02}" / f"{sample}").write_text(" ".join(f"{n:.5f}" for n in numbers))
+        if person < 61 or not near:
+            lines.append(f"p{person:02},{'near' if near else 'far'}")
+    (tmp_path / "groups.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_groups_are_reported_and_the_worst_can_set_the_threshold(
+    two_groups: Path, identity_bundle: MakeBundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = ("--groups", str(two_groups / "groups.csv"))
+    everybody = calibrated(two_groups / "people", identity_bundle(), *labels).calibration
+    said = capsys.readouterr().out
+    assert everybody is not None
+    assert everybody.people == 64
+    # Sixty-four templates, one probe of each of the other sixty-three.
+    assert said.startswith("4,032 impostor trials of 64 people; 0 samples could not be used\n")
+    assert "  within side far, 32 people: " in said
+    assert "  within side near, 30 people, the worst: " in said
+    assert "over people, 870 trials" in said  # thirty times twenty-nine
+    strict = calibrated(two_groups / "people", identity_bundle(), *labels, "--worst-group").calibration
+    said = capsys.readouterr().out
+    assert strict is not None
+    assert strict.source.endswith("; trials within side near")
+    assert (strict.people, strict.trials("cosine"), strict.trials("llr")) == (30, 870, 870)
+    assert said.startswith("870 impostor trials of 30 people; ")
+    for scale in ("cosine", "llr"):
+        assert strict.threshold(0.1, scale).score > everybody.threshold(0.1, scale).score  # type: ignore[arg-type]
+    within = [line for line in said.splitlines() if "side near" in line]
+    assert float(within[0].split(": ")[1].split("%")[0]) <= 12.0  # at 10 % for all samples, of the good ones alone
+    assert main(["calibrate", "a", "b", "-o", "c", "--worst-group"]) == 1
+    assert "needs --groups" in capsys.readouterr().err
+
+
+def test_a_group_of_few_is_not_the_worst(
+    people: Path, identity_bundle: MakeBundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = people.parent / "groups.csv"
+    labels.write_text("person,side\n" + "".join(f"p{who:02},{'ab'[who % 2]}\n" for who in range(16)))
+    calibrated(people, identity_bundle(), "--groups", str(labels))
+    assert "within side a, 8 people (few): " in capsys.readouterr().out
+    arguments = [str(people.parent / "model.uvb"), str(people), "-o", str(people.parent / "x.uvb")]
+    assert main(["calibrate", *arguments, "--groups", str(labels), "--worst-group"]) == 1
+    assert "no group of the label file has 30 people" in capsys.readouterr().err

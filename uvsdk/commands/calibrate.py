@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import calendar
 import datetime
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from uvsdk.cli import Command
 if TYPE_CHECKING:
     from uvsdk.evaluation.bootstrap import Interval
     from uvsdk.evaluation.calibrating import Fitted
+    from uvsdk.evaluation.groups import Attribute, GroupLabels
 
 TARGETS = (0.1, 0.01, 0.001, 0.0001)
 _RESAMPLES = 200
@@ -38,6 +41,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="judge scores against the cohort (AS-norm); needs --with-cohort, and works only where this very file is "
         "used: what a server serves decides by the cosine instead",
     )
+    parser.add_argument(
+        "--faces", choices=("largest", "single", "only"), default="single", help="whose face is meant (default single)"
+    )
+    parser.add_argument(
+        "--groups",
+        type=Path,
+        metavar="CSV",
+        help="person,ATTRIBUTE,...: the false match rate within each group as well",
+    )
+    parser.add_argument(
+        "--worst-group",
+        action="store_true",
+        help="keep the trials within the worst group of --groups, so that a false match rate holds there",
+    )
     parser.add_argument("--no-copies", action="store_true", help="make no shorter, noisier, smaller copies of samples")
     parser.add_argument("--seed", type=int, default=0, help="of copies and of the draw of trials (default 0)")
     parser.add_argument(
@@ -56,65 +73,130 @@ def run(arguments: argparse.Namespace) -> int:
     """Calibrate, save the bundle, say which false match rates the trials support."""
     from uvsdk.bundle import Bundle
     from uvsdk.commands.evaluate import find_people
-    from uvsdk.errors import SettingsError
-    from uvsdk.evaluation import calibrating
+    from uvsdk.evaluation import calibrating, groups
     from uvsdk.evaluation.observations import observe
     from uvsdk.modality import get
 
-    if arguments.as_norm and not arguments.with_cohort:
-        raise SettingsError(
-            "--as-norm judges scores against the people's embeddings, which then lie in the bundle: add "
-            "--with-cohort if these people agree to that"
-        )
+    _check(arguments)
     bundle = Bundle.open(arguments.bundle)
     people = find_people(arguments.folder, arguments.enrol)
-    seen, failures = observe(people, bundle, worse=not arguments.no_copies, seed=arguments.seed)
-    words = arguments.source or f"{seen.people} people, {arguments.enrol} enrolment samples each"
-    fitted = calibrating.fit(
-        seen,
-        model_version=bundle.version,
-        source=words,
-        as_norm=arguments.as_norm,
-        keep_cohort=arguments.with_cohort,
-        directions=get(bundle.manifest.modality).directions,
-        seed=arguments.seed,
-        now=calendar.timegm(arguments.date.timetuple()) * 1.0,
-    )
+    names = tuple(person.name for person in people)
+    labels = None if arguments.groups is None else groups.read(arguments.groups)
+    seen, failures = observe(people, bundle, worse=not arguments.no_copies, faces=arguments.faces, seed=arguments.seed)
+
+    def fit(among: list[int] | None, words: str) -> Fitted:
+        return calibrating.fit(
+            seen,
+            model_version=bundle.version,
+            source=(arguments.source or f"{seen.people} people, {arguments.enrol} enrolment samples each") + words,
+            as_norm=arguments.as_norm,
+            keep_cohort=arguments.with_cohort,
+            directions=get(bundle.manifest.modality).directions,
+            seed=arguments.seed,
+            now=calendar.timegm(arguments.date.timetuple()) * 1.0,
+            among=among,
+        )
+
+    fitted = fit(None, "")
+    if labels is not None and arguments.worst_group:
+        attribute, group = _worst_group(fitted, names, labels, arguments.seed)
+        fitted = fit(groups.members(names, labels, attribute, group), f"; trials within {attribute} {group}")
     bundle.with_calibration(fitted.calibration).save(arguments.output)
-    print(f"{fitted.calibration.account}; {len(failures)} samples could not be used")
-    if fitted.note:
-        print(f"No likelihood ratio: {fitted.note}")
-    for line in _thresholds(fitted, arguments.seed):
+    for line in _lines(fitted, names, labels, len(failures), arguments.seed):
         print(line)
-    if fitted.calibration.cohort is not None:
-        cohort = fitted.calibration.cohort
-        held = f"{len(cohort.embeddings):,} embeddings of {cohort.people:,} people"
-        print(f"The bundle holds {held}: hand it to nobody who may not have them")
     print(f"Wrote {arguments.output}")
     if bundle.signature is not None:
         print("The signature was of the bundle as it was: sign it again (uvsdk bundle sign)")
     return 0
 
 
-def _thresholds(fitted: Fitted, seed: int) -> list[str]:
-    """One line for each target; the interval over people is there where genuine trials are."""
+def _check(arguments: argparse.Namespace) -> None:
+    from uvsdk.errors import SettingsError
+
+    if arguments.as_norm and not arguments.with_cohort:
+        raise SettingsError(
+            "--as-norm judges scores against the people's embeddings, which then lie in the bundle: add "
+            "--with-cohort if these people agree to that"
+        )
+    if arguments.worst_group and arguments.groups is None:
+        raise SettingsError("--worst-group needs --groups CSV, which says who is in which group")
+
+
+def _worst_group(fitted: Fitted, names: tuple[str, ...], labels: GroupLabels, seed: int) -> tuple[str, str]:
+    """The attribute and the group whose people are most often let in as each other, at the lowest rate to be had."""
+    from uvsdk.errors import SettingsError
+    from uvsdk.evaluation import groups
+
+    calibration = fitted.calibration
+    # One in a hundred, where groups of thirty have false matches to count; else the lowest rate that there is.
+    limit = calibration.threshold(max(0.01, calibration.strictest()), calibration.scale)
+    found = groups.worst(_by_group(fitted, names, labels, limit.score, seed))
+    if found is None:
+        raise SettingsError(
+            f"no group of the label file has {groups.SMALL_GROUP} people, so none can be said to be the worst; label "
+            "more people, or leave out --worst-group"
+        )
+    return found[0], found[1].name
+
+
+def _by_group(
+    fitted: Fitted, names: tuple[str, ...], labels: GroupLabels, limit: float, seed: int
+) -> tuple[Attribute, ...]:
+    from uvsdk.evaluation import groups
+
+    trials = replace(fitted.originals, subjects=names)
+    return groups.measure(trials, labels, threshold=limit, resamples=_RESAMPLES, seed=seed)
+
+
+def _lines(
+    fitted: Fitted, names: tuple[str, ...], labels: GroupLabels | None, failures: int, seed: int
+) -> Iterator[str]:
+    yield f"{fitted.calibration.account}; {failures} samples could not be used"
+    if fitted.note:
+        yield f"No likelihood ratio: {fitted.note}"
+    yield from _thresholds(fitted, names, labels, seed)
+    if fitted.calibration.cohort is not None:
+        cohort = fitted.calibration.cohort
+        held = f"{len(cohort.embeddings):,} embeddings of {cohort.people:,} people"
+        yield f"The bundle holds {held}: hand it to nobody who may not have them"
+
+
+def _thresholds(fitted: Fitted, names: tuple[str, ...], labels: GroupLabels | None, seed: int) -> Iterator[str]:
+    """One line for each target, and one for each group; the interval over people is there where genuine trials are."""
     from uvsdk.errors import ThresholdError
 
-    calibration, lines = fitted.calibration, []
+    calibration = fitted.calibration
     scale = calibration.scale
     for target in TARGETS:
         try:
             found = calibration.threshold(target, scale)
         except ThresholdError as error:
-            lines.append(f"FMR {target:<7.2%}  not supported: {error}")
+            yield f"FMR {target:<7.2%}  not supported: {error}"
             continue
         low, high = found.interval
         words = f"FMR {target:<7.2%}  {scale} threshold {found.score:.4f}  (95 % interval {low:.3%} – {high:.3%}"
         if fitted.originals.is_genuine.any():
             over = _over_people(fitted, found.score, seed)
             words += f"; over people, good samples alone, {over.value:.3%}, {over.low:.3%} – {over.high:.3%}"
-        lines.append(words + ")")
-    return lines
+        yield words + ")"
+        if labels is not None:
+            yield from _group_lines(_by_group(fitted, names, labels, found.score, seed))
+
+
+def _group_lines(attributes: tuple[Attribute, ...]) -> Iterator[str]:
+    """The false match rate among the people of each group: who is like oneself is an impostor of another kind."""
+    from uvsdk.evaluation import groups
+
+    worst = groups.worst(attributes)
+    for attribute in attributes:
+        for group in attribute.groups:
+            rate = group.fmr_within
+            if rate is not None:
+                mark = " (few)" if group.small else ", the worst" if worst == (attribute.name, group) else ""
+                yield (
+                    f"  within {attribute.name} {group.name}, {group.people} people{mark}: {rate.value:.3%}, "
+                    f"{rate.low:.3%} – {rate.high:.3%} over people, {rate.trials:,} trials"
+                )
 
 
 def _over_people(fitted: Fitted, limit: float, seed: int) -> Interval:

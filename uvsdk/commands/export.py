@@ -69,7 +69,8 @@ def _run(arguments: argparse.Namespace) -> int:
     print(f"{arguments.output}  {bundle.manifest.modality}/{bundle.manifest.backbone}  {size / 1e6:.1f} MB")
     print(f"model version {bundle.version}")
     if bundle.calibration is not None:
-        print(f"calibrated by a card: {bundle.calibration.source}; replace it with uvsdk calibrate on your own people")
+        print(f"calibrated by a card: {bundle.calibration.source}; {bundle.calibration.account}")
+        print("replace it with uvsdk calibrate on your own people")
     if bundle.manifest.train != "all":
         print(f"of it the {bundle.manifest.train} is trained: an update has {4 * bundle.manifest.size / 1e3:,.0f} kB")
     for source in bundle.manifest.sources:

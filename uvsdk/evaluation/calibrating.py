@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from uvsdk.arrays import Float32, Float64, Int64
+from uvsdk.arrays import Bool, Float32, Float64, Int64
 from uvsdk.errors import EnrolmentError
 from uvsdk.evaluation.cells import Cell, cells, of_originals, one_template_each, singles
 from uvsdk.evaluation.observations import Observations
@@ -70,6 +70,7 @@ def fit(
     directions: int = DIRECTIONS,
     seed: int = 0,
     now: float = 0.0,
+    among: Collection[int] | None = None,
 ) -> Fitted:
     """Measure impostor scores and, where there are people and samples enough, fit a likelihood ratio.
 
@@ -88,6 +89,8 @@ def fit(
         directions: that the compensation takes out at most, see :attr:`uvsdk.modality.Modality.directions`.
         seed: of the draw of trials.
         now: seconds since 1970, which the calibration is dated by; 0 leaves it undated.
+        among: people, by index, between whom impostor scores are kept: thresholds are then of trials within this group,
+            while whatever is learnt is learnt of everybody; ``None`` for all.
 
     Raises:
         EnrolmentError: no impostor trial can be made.
@@ -98,18 +101,20 @@ def fit(
     rng = np.random.default_rng(seed)
     cell = of_originals(seen)
     raw = _trials(cell)
-    if raw.is_genuine.all():
+    if not _impostors(cell, among).any():
         raise EnrolmentError("no impostor trial can be made; a calibration needs two people with a usable sample")
     cohort, domain = _cohort(seen), Domain.of(_moments(seen))
 
+    kept = seen.people if among is None else len(np.intersect1d(seen.person, list(among)))
+
     def calibrate(ratio: LikelihoodRatio | None) -> Calibration:
         return Calibration.from_scores(
-            raw.impostor,
+            raw.scores[_impostors(cell, among)],
             model_version=model_version,
             source=source,
             ratio=ratio,
             cohort=cohort if keep_cohort else None,
-            people=seen.people,
+            people=kept,
             measured_unix_s=now,
             domain=domain,
         )
@@ -118,7 +123,7 @@ def fit(
     if seen.people < LEAST_PEOPLE or genuine < LEAST_GENUINE:
         return Fitted(calibrate(None), raw, _too_little(seen.people, genuine))
     crossed, final = _scorers(seen, directions, rng, as_norm=as_norm)
-    ratio, shown = _ratio(seen, cell, crossed, final, prior, rng)
+    ratio, shown = _ratio(seen, cell, crossed, final, prior, rng, among)
     return Fitted(calibrate(ratio), replace(raw, scores=shown), "")
 
 
@@ -213,7 +218,13 @@ def _scorer(seen: Observations, rank: int, *, as_norm: bool) -> _Scorer:
 
 
 def _ratio(
-    seen: Observations, originals: Cell, crossed: _Crossed, final: _Scorer, prior: float, rng: np.random.Generator
+    seen: Observations,
+    originals: Cell,
+    crossed: _Crossed,
+    final: _Scorer,
+    prior: float,
+    rng: np.random.Generator,
+    among: Collection[int] | None,
 ) -> tuple[LikelihoodRatio, Float64]:
     """The ratio of every cell's trials, and that of each of the originals' trials."""
     made = list(cells(seen, rng))
@@ -225,8 +236,8 @@ def _ratio(
     weights = np.concatenate([cell.weights() for cell in made])
     location, log_scale = fitting.fit_impostors(rows[~own], scores[~own], weights=weights[~own])
     placed, widths = rows[~own] @ location, rows[~own] @ log_scale
-    genuine = int(originals.is_genuine.sum())
-    impostor = len(originals.is_genuine) - genuine
+    genuine, impostor = int(originals.is_genuine.sum()), int(_impostors(originals, among).sum())
+    counted = np.concatenate([_impostors(cell, among) for cell in made])
     line = LikelihoodRatio(
         compensation=final.removed,
         top=0 if final.normalisation is None else final.normalisation.top,
@@ -247,9 +258,19 @@ def _ratio(
         z[own], z[~own], prior=prior, genuine_weights=weights[own], impostor_weights=weights[~own]
     )
     fitted = replace(line, slope=slope, offset=offset)
-    kept = keep(fitted.ratios(scores[~own], rows[~own]), _KEPT_RATIOS)
+    kept = keep(fitted.ratios(scores[counted], rows[counted]), _KEPT_RATIOS)
     fitted = replace(fitted, impostor=kept.values, above=kept.above if kept.trials > len(kept.values) else None)
     return fitted, fitted.ratios(crossed(originals), _features(originals, surroundings))
+
+
+def _impostors(cell: Cell, among: Collection[int] | None) -> Bool:
+    """bool (n,): two different people, both of a group where one is named."""
+    if among is None:
+        return ~cell.is_genuine
+    a, b = cell.pairs
+    group = np.array(sorted(among), np.int64)
+    inside: Bool = np.isin(cell.template.person, group)[a] & np.isin(cell.probe.person, group)[b]
+    return inside & ~cell.is_genuine
 
 
 def _features(cell: Cell, surroundings: Surroundings) -> Float64:

@@ -8,7 +8,7 @@ and nothing is concluded from it: intervals over a handful of people are themsel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +118,25 @@ def measure(
     return tuple(
         _attribute(trials, drawn, labels, column, present, threshold) for column in range(len(labels.attributes))
     )
+
+
+def worst(attributes: Sequence[Attribute]) -> tuple[str, GroupRates] | None:
+    """Attribute and group with the highest FMR within it; small groups are left out, ``None`` where all are."""
+    found = [
+        (group.fmr_within.value, attribute.name, group)
+        for attribute in attributes
+        for group in attribute.groups
+        if group.fmr_within is not None and not group.small
+    ]
+    return max(found, key=lambda item: item[0])[1:] if found else None
+
+
+def members(people: Sequence[str], labels: GroupLabels, attribute: str, group: str) -> list[int]:
+    """Places in ``people`` of those whose ``attribute`` is ``group``."""
+    column = labels.attributes.index(attribute)
+    return [
+        place for place, name in enumerate(people) if name in labels.values and labels.values[name][column] == group
+    ]
 
 
 def _attribute(

@@ -15,12 +15,12 @@ from uvsdk.errors import EnrolmentError, SampleError, SettingsError
 from uvsdk.evaluation.protocols import Person
 from uvsdk.modality import Capture, Captured, get
 from uvsdk.modality.contract import Worsen
+from uvsdk.modality.sample import FacesRule
 from uvsdk.scoring.conditions import Condition, Conditions, conditions_of
 
 ORIGINAL = "original"
 """Name of the copy that is none."""
 
-_CAPTURE = Capture(quality="off")
 # Recordings of the people before, kept decoded as the babble of the next.
 _HEARD = 12
 
@@ -77,7 +77,7 @@ class Observations:
 
 
 def observe(
-    people: Sequence[Person], bundle: Bundle, *, worse: bool = True, seed: int = 0
+    people: Sequence[Person], bundle: Bundle, *, worse: bool = True, faces: FacesRule = "single", seed: int = 0
 ) -> tuple[Observations, tuple[str, ...]]:
     """Embed everybody's samples and, with ``worse``, the modality's worse copies of them.
 
@@ -88,6 +88,7 @@ def observe(
         people: whose samples.
         bundle: the model.
         worse: whether copies are made.
+        faces: whose face is meant where a picture has several, see :class:`uvsdk.modality.Capture`.
         seed: of places and noise.
 
     Returns:
@@ -99,6 +100,7 @@ def observe(
     """
     rng, modality = np.random.default_rng(seed), get(bundle.manifest.modality)
     worsen = modality.worsen if worse else None
+    capture = Capture(quality="off", faces=faces)
     rows: list[tuple[Float32, int, int, str, bool, Conditions]] = []
     failures: list[str] = []
     heard: list[tuple[int, Captured | None]] = []
@@ -113,7 +115,7 @@ def observe(
             seen.add(digest)
             try:
                 others = [item for owner, item in heard if owner != index]
-                found, captured = _variants(data, bundle, worsen, rng, others)
+                found, captured = _variants(data, bundle, capture, worsen, rng, others)
             except SampleError as error:
                 failures.append(f"{path.name}: {error}")
                 continue
@@ -150,15 +152,20 @@ def _read(path: Path) -> bytes:
 
 
 def _variants(
-    data: bytes, bundle: Bundle, worsen: Worsen | None, rng: np.random.Generator, others: Sequence[Captured | None]
+    data: bytes,
+    bundle: Bundle,
+    capture: Capture,
+    worsen: Worsen | None,
+    rng: np.random.Generator,
+    others: Sequence[Captured | None],
 ) -> tuple[list[tuple[str, Float32, dict[str, float]]], Captured | None]:
     """The sample and its copies, and the sample as it was decoded; a copy that cannot be matched is left out."""
-    embedded = inference.embed(data, bundle, capture=_CAPTURE)
+    embedded = inference.embed(data, bundle, capture=capture)
     measured = embedded.quality.measured
     found = [(ORIGINAL, embedded.embedding, measured)]
     for name, sample in ({} if worsen is None else worsen(embedded.captured, measured, rng, others)).items():
         try:
-            copy = inference.embed(sample, bundle, capture=_CAPTURE)
+            copy = inference.embed(sample, bundle, capture=capture)
         except SampleError:
             continue
         found.append((name, copy.embedding, copy.quality.measured))

@@ -2,11 +2,14 @@
 
 Voices: every recording of the three LibriSpeech parts (261 people). Faces: the originals of LFW's first fold. What is
 written is numbers about scores; the averages in it are over all of these people, and no embedding of one is kept.
+``python -m examples.reproduce.calibration.table`` then tells the README of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import calendar
+import datetime
 import tarfile
 import tempfile
 from pathlib import Path
@@ -31,6 +34,7 @@ def main() -> None:
     parser.add_argument("bundles", type=Path, nargs="+", help="of uvsdk export")
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder for the cards")
     parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--date", type=datetime.date.fromisoformat, default=datetime.datetime.now(datetime.UTC).date())
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     for path in arguments.bundles:
@@ -45,14 +49,14 @@ def main() -> None:
             source=WORDS[modality].format(people=seen.people),
             directions=get(modality).directions,
             seed=arguments.seed,
+            now=calendar.timegm(arguments.date.timetuple()) * 1.0,
         )
         name, body = cards.make(found.calibration, bundle.manifest)
         (arguments.output / name).write_bytes(body)
-        limit = found.calibration.threshold(0.01, "llr")
         print(
             f"{name}  {len(body) / 1e3:.0f} kB  {modality}: {len(seen.embeddings)} embeddings, {len(failures)} failed"
         )
-        print(f"  {limit.trials:,} impostor trials, threshold at FMR 1 % {limit.score:.2f}, {limit.interval}")
+        print(f"  {found.calibration.account}")
 
 
 def voices() -> list[Person]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -117,7 +117,7 @@ def variants(shown: Observations) -> Iterator[Variant]:
     fitted = calibrating.fit(shown, model_version="m", source="the other half")
     plain = recordings.only(shown, [ORIGINAL])
     bare = calibrating.fit(plain, model_version="m", source="the other half")
-    cosine = Calibration(bare.calibration.impostor, "m", "the other half")
+    cosine = replace(bare.calibration, ratio=None)
     a, b = np.triu_indices(len(plain.embeddings), 1)
     scores = np.einsum("nd,nd->n", plain.embeddings[a].astype(np.float64), plain.embeddings[b])
     own = plain.person[a] == plain.person[b]

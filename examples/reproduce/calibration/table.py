@@ -1,14 +1,21 @@
-"""The README's table from ``results.csv``: ``python -m examples.reproduce.calibration.table``."""
+"""What the README says of ``results.csv`` and of the cards: ``python -m examples.reproduce.calibration.table``."""
 
 from __future__ import annotations
 
 import csv
-import re
 from pathlib import Path
+from typing import Final
+
+import uvsdk
+from uvsdk.errors import ThresholdError
+from uvsdk.modality import get
+from uvsdk.scoring import Calibration, Scale
+from uvsdk.scoring.record import from_bytes
 
 HERE = Path(__file__).parent
 HALVES = ("B", "A")
-_TABLE = re.compile(r"(<!-- table -->\n).*?(<!-- /table -->)", re.DOTALL)
+SCALES: Final[tuple[Scale, ...]] = ("llr", "cosine")
+RATES = (1e-2, 1e-3, 1e-4)
 
 
 def table() -> str:
@@ -32,7 +39,37 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def cards() -> str:
+    """Markdown, a line for each card in the package: people, trials, and the threshold of each rate on both scales."""
+    lines = [
+        "| card | measured on | trials | scale | " + " | ".join(f"FMR {rate:.2%}" for rate in RATES) + " |",
+        "|---|---|---|---|" + "---|" * len(RATES),
+    ]
+    folder = Path(uvsdk.__file__).parent / "data" / "cards"
+    for path in sorted(folder.glob("*.bin")):
+        card = from_bytes(path.read_bytes(), [*get("voice").conditions, *get("face").conditions])
+        for scale in SCALES:
+            first = f"`{path.stem[:8]}` | {card.source} | {card.account}" if scale == SCALES[0] else "| |"
+            lines.append(f"| {first} | {scale} | {' | '.join(_threshold(card, rate, scale) for rate in RATES)} |")
+    return "\n".join(lines)
+
+
+def _threshold(card: Calibration, rate: float, scale: Scale) -> str:
+    try:
+        return f"{card.threshold(rate, scale).score:.3f}"
+    except ThresholdError:
+        return "not supported"
+
+
+def rewritten(text: str) -> str:
+    """The README with both blocks as they are now."""
+    for name, block in (("table", table()), ("cards", cards())):
+        start, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
+        before, _, rest = text.partition(start)
+        text = f"{before}{start}{block}{end}{rest.partition(end)[2]}"
+    return text
+
+
 if __name__ == "__main__":
     readme = HERE / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    readme.write_text(_TABLE.sub(lambda found: f"{found[1]}{table()}\n{found[2]}", text), encoding="utf-8")
+    readme.write_text(rewritten(readme.read_text(encoding="utf-8")), encoding="utf-8")
