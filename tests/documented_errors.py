@@ -30,11 +30,11 @@ from uvsdk.modality.face.chips import choose
 from uvsdk.modality.face.detector import Detection
 from uvsdk.presentation.challenge import Challenges
 from uvsdk.privacy.sealing import Binding, Envelope, seal
-from uvsdk.scoring import Calibration, Requirement, Threshold, assess
+from uvsdk.scoring import Calibration, Placement, Requirement, Threshold, assess
 from uvsdk.templates.attempts import Attempts, RetryPolicy, refusal
 from uvsdk.templates.template import Template
 from uvsdk.training.weights import find
-from uvsdk.verify import check_rate, compare, verify
+from uvsdk.verify import check_domain, check_rate, compare, verify
 from uvsdk_device import connection
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import check_server_verification, check_state, forget_here
@@ -116,6 +116,10 @@ def unsupported_rate(_: Path) -> object:
 
 def laxer_rate(_: Path) -> object:
     return check_rate(0.9, 0.01)
+
+
+def foreign_domain(_: Path) -> object:
+    return check_domain(Placement("outside"), "261 people of LibriSpeech")
 
 
 def too_many(_: Path) -> object:
@@ -255,6 +259,7 @@ RAISED: dict[type[errors.UvsdkError], Callable[[Path], object]] = {
     errors.ModelMismatchError: another_model,
     errors.ThresholdError: unsupported_rate,
     errors.LaxerRateError: laxer_rate,
+    errors.UncalibratedDomainError: foreign_domain,
     errors.TooManyAttemptsError: too_many,
     errors.DisabledError: disabled,
     errors.ChallengeError: unknown_challenge,

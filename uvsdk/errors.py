@@ -16,7 +16,8 @@
     │   ├── TemplateFormatError          not a template, or a damaged one
     │   └── ModelMismatchError           made with another model version
     ├── ThresholdError                   a target the impostor trials cannot support
-    │   └── LaxerRateError               a caller asks for a higher false match rate than the one in force
+    │   ├── LaxerRateError               a caller asks for a higher false match rate than the one in force
+    │   └── UncalibratedDomainError      people or conditions that the calibration does not speak for
     ├── AttemptsError                    verification is closed for this person or device for now
     │   ├── TooManyAttemptsError         wait before the next attempt
     │   └── DisabledError                too many failures in a row; enrol again or be reset by the operator
@@ -138,6 +139,10 @@ class ThresholdError(UvsdkError):
 
 class LaxerRateError(ThresholdError):
     """A caller asks for a higher false match rate than the one in force; nothing was compared."""
+
+
+class UncalibratedDomainError(ThresholdError):
+    """Under a strict policy: template or probe lie where nothing was measured, so no false match rate is known."""
 
 
 class AttemptsError(UvsdkError):

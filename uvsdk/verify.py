@@ -12,8 +12,15 @@ import numpy as np
 
 from uvsdk.arrays import Float32
 from uvsdk.bundle.inference import Embedded, embed, open_bundle
-from uvsdk.errors import ExchangedBundleError, LaxerRateError, ModelMismatchError, SampleError, ThresholdError
-from uvsdk.scoring import Decision, Presentation, Quality, Scale, Threshold
+from uvsdk.errors import (
+    ExchangedBundleError,
+    LaxerRateError,
+    ModelMismatchError,
+    SampleError,
+    ThresholdError,
+    UncalibratedDomainError,
+)
+from uvsdk.scoring import Basis, Calibration, Decision, Placement, Presentation, Quality, Scale, Threshold
 from uvsdk.scoring.conditions import conditions_of
 from uvsdk.templates.template import Template
 
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from uvsdk.presentation import PresentationAttackDetector
 
 _NORM_TOLERANCE = 1e-3  # SPEC 1.7
+_NEVER = 1.0 + 1e-6  # a cosine threshold that nothing reaches
 
 
 def verify(
@@ -32,6 +40,9 @@ def verify(
     model: Bundle | str | os.PathLike[str],
     threshold: Threshold | None = None,
     fmr: float | None = None,
+    fallback: bool = False,
+    strict_domain: bool = False,
+    release: int = 0,
     capture: Capture | None = None,
     detectors: Sequence[PresentationAttackDetector] = (),
 ) -> Decision:
@@ -39,6 +50,10 @@ def verify(
 
     Where the bundle is calibrated for it the decision has a likelihood ratio, which weighs how long and how clear both
     sides are, and a threshold on that scale is held against it; else cosine similarity decides.
+
+    The decision's ``basis`` says whose scores the threshold was read from, and whether template and probe lie where
+    those lay (:mod:`uvsdk.scoring.domain`). Where they do not the score must be higher, by what strangers may have in
+    common there; under ``strict_domain`` nothing is decided.
 
     A probe that cannot be used is an error and not a rejection. Everything that needs no decoding is checked before
     the probe is read.
@@ -49,6 +64,10 @@ def verify(
         model: the bundle the template was made with, or its path; a path is opened once.
         threshold: in place of the template's own.
         fmr: false match rate to decide at in place of the template's own, see :func:`threshold_for`.
+        fallback: where the trials cannot support ``fmr``, decide at the lowest rate that they support; the decision's
+            ``basis`` then has both.
+        strict_domain: refuse where the calibration does not speak for template and probe.
+        release: number of the release that the model belongs to, for the decision's ``basis``.
         capture: how the probe is taken: quality policy, rule for several faces, limits.
         detectors: presentation attack detectors that look at the probe too; what they say is in the decision's
             ``presentations``, and one that sees an attack keeps the probe from being accepted.
@@ -62,12 +81,22 @@ def verify(
         ModelMismatchError: the template was made with another model version.
         ThresholdError: there is no threshold, it was measured with another model version, or the calibration
             cannot support ``fmr``.
+        UncalibratedDomainError: ``strict_domain``, and the calibration does not speak for template and probe.
         ExchangedBundleError: the bundle's calibration is not the one that the template's threshold was read from.
         BundleError: the model cannot be read.
         SettingsError: a detector looks at samples of another modality.
     """
     return verify_with_embedding(
-        probe, template, model=model, threshold=threshold, fmr=fmr, capture=capture, detectors=detectors
+        probe,
+        template,
+        model=model,
+        threshold=threshold,
+        fmr=fmr,
+        fallback=fallback,
+        strict_domain=strict_domain,
+        release=release,
+        capture=capture,
+        detectors=detectors,
     )[0]
 
 
@@ -78,6 +107,9 @@ def verify_with_embedding(
     model: Bundle | str | os.PathLike[str],
     threshold: Threshold | None = None,
     fmr: float | None = None,
+    fallback: bool = False,
+    strict_domain: bool = False,
+    release: int = 0,
     capture: Capture | None = None,
     detectors: Sequence[PresentationAttackDetector] = (),
 ) -> tuple[Decision, Embedded]:
@@ -90,7 +122,7 @@ def verify_with_embedding(
         )
     check_calibration(template, bundle, threshold=threshold)
     if threshold is None or fmr is not None:
-        threshold = threshold_for(template, bundle, fmr=fmr)
+        threshold = threshold_for(template, bundle, fmr=fmr, fallback=fallback)
     limit = _applicable(threshold, bundle)
     check_detectors(detectors, bundle)
     embedded = embed(probe, bundle, capture=capture)
@@ -103,6 +135,9 @@ def verify_with_embedding(
         quality=embedded.quality,
         timings_s={**embedded.timings_s, **spent_s},
         presentations=presentations,
+        asked_fmr=fmr,
+        strict_domain=strict_domain,
+        release=release,
     )
     return decision, embedded
 
@@ -116,6 +151,9 @@ def decide(
     quality: Quality | None = None,
     timings_s: Mapping[str, float] | None = None,
     presentations: tuple[Presentation, ...] = (),
+    asked_fmr: float | None = None,
+    strict_domain: bool = False,
+    release: int = 0,
 ) -> Decision:
     """The decision on an embedding: the one place where score, likelihood ratio and threshold meet.
 
@@ -130,21 +168,80 @@ def decide(
         quality: of the probe; what was not measured counts as average.
         timings_s: of the stages before; ``decision`` is added.
         presentations: what detectors said of the probe.
+        asked_fmr: the rate that was asked for; ``None`` for what the threshold says of it.
+        strict_domain: as for :func:`verify`.
+        release: as for :func:`verify`.
 
     Raises:
         ModelMismatchError, SampleError: as for :func:`compare`.
         ThresholdError: the threshold is of another model version, or a likelihood ratio that the bundle cannot give.
+        UncalibratedDomainError: as for :func:`verify`.
     """
     start = time.perf_counter()
     quality = quality or Quality()
     limit = _applicable(threshold, bundle)
     score = _rounded(compare(embedding, template))
-    llr = None
-    if (calibration := bundle.calibration) is not None and calibration.ratio is not None:
-        probe = conditions_of(quality.measured, calibration.ratio.surroundings.conditions)
-        llr = _rounded(calibration.llr(template.embedding, embedding, template=template.conditions, probe=probe))
+    calibration = bundle.calibration
+    llr, placement = None, Placement()
+    if calibration is not None:
+        probe = conditions_of(quality.measured, calibration.conditions)
+        if not _by_hand(limit):
+            placement = calibration.place(template.embedding, embedding, template=template.conditions, probe=probe)
+        if strict_domain:
+            check_domain(placement, calibration.source)
+        if calibration.ratio is not None:
+            llr = _rounded(
+                calibration.llr(
+                    template.embedding,
+                    embedding,
+                    template=template.conditions,
+                    probe=probe,
+                    rise=placement.rise,
+                )
+            )
+    basis = _basis(limit, calibration, placement, asked_fmr=asked_fmr, release=release)
     spent_s = {**(timings_s or {}), "decision": time.perf_counter() - start}
-    return Decision(score, limit, bundle.version, quality, spent_s, llr, presentations)
+    return Decision(
+        score, _outside(limit, placement), bundle.version, quality, spent_s, llr, presentations, basis=basis
+    )
+
+
+def _by_hand(threshold: Threshold) -> bool:
+    """Whether nobody claims that it was measured."""
+    return not (threshold.model_version or threshold.calibration)
+
+
+def _outside(threshold: Threshold, placement: Placement) -> Threshold:
+    """The threshold of a comparison: outside of what was measured it claims no trials, and a cosine's is higher."""
+    if placement.verdict != "outside":
+        return threshold
+    raised = threshold.score
+    if threshold.scale == "cosine":
+        raised = min(_rounded(raised + placement.cosine_rise), _NEVER)
+    return replace(threshold, score=raised, trials=0, interval=(0.0, 1.0))
+
+
+def _basis(
+    threshold: Threshold,
+    calibration: Calibration | None,
+    placement: Placement,
+    *,
+    asked_fmr: float | None,
+    release: int,
+) -> Basis:
+    asked = asked_fmr if asked_fmr is not None or threshold.by_default else threshold.fmr
+    if calibration is None or _by_hand(threshold):
+        return Basis(release=release, asked_fmr=asked, fmr=threshold.fmr)
+    return Basis(
+        calibration.source,
+        calibration.people,
+        threshold.trials,
+        calibration.measured_unix_s,
+        release,
+        asked,
+        threshold.fmr,
+        placement,
+    )
 
 
 def check_calibration(template: Template, bundle: Bundle, *, threshold: Threshold | None = None) -> None:
@@ -174,7 +271,9 @@ def check_calibration(template: Template, bundle: Bundle, *, threshold: Threshol
     )
 
 
-def threshold_at(bundle: Bundle, fmr: float | None = None, *, scale: Scale | None = None) -> Threshold:
+def threshold_at(
+    bundle: Bundle, fmr: float | None = None, *, scale: Scale | None = None, fallback: bool = False
+) -> Threshold:
     """The threshold of a false match rate.
 
     Args:
@@ -183,6 +282,7 @@ def threshold_at(bundle: Bundle, fmr: float | None = None, *, scale: Scale | Non
             (:meth:`uvsdk.scoring.Calibration.default_fmr`), the only place that says what is taken where nobody names
             a rate.
         scale: of the threshold; the one by which the bundle's calibration decides best where left out.
+        fallback: where the trials cannot support ``fmr``, take the lowest rate that they support.
 
     Raises:
         ThresholdError: the bundle is not calibrated, or its trials cannot support the rate.
@@ -194,10 +294,12 @@ def threshold_at(bundle: Bundle, fmr: float | None = None, *, scale: Scale | Non
     chosen = scale or bundle.calibration.scale
     if fmr is None:
         return replace(bundle.calibration.threshold(bundle.calibration.default_fmr(chosen), chosen), by_default=True)
+    if fallback:
+        fmr = max(fmr, bundle.calibration.strictest(chosen))
     return bundle.calibration.threshold(fmr, chosen)
 
 
-def threshold_for(template: Template, bundle: Bundle, *, fmr: float | None = None) -> Threshold:
+def threshold_for(template: Template, bundle: Bundle, *, fmr: float | None = None, fallback: bool = False) -> Threshold:
     """The threshold by which probes of a template are decided: one rule for API, device and server.
 
     - Nobody names a rate: the template's own threshold; the model's default where it has none.
@@ -205,6 +307,8 @@ def threshold_for(template: Template, bundle: Bundle, *, fmr: float | None = Non
       template's scale. So asking for more never undoes what the person's own samples have raised (SPEC 6.4).
     - A higher rate: the threshold of that rate. Whoever holds the template may say so; an agent and a server refuse it
       to their callers (:func:`check_rate`).
+
+    With ``fallback`` a rate that the trials cannot support is the lowest that they support.
 
     Raises:
         ThresholdError: the bundle is not calibrated and the template has no threshold, the trials cannot support the
@@ -214,11 +318,11 @@ def threshold_for(template: Template, bundle: Bundle, *, fmr: float | None = Non
     if own is None:
         if fmr is None and bundle.calibration is None:
             return _applicable(None, bundle)  # which says what to do
-        return threshold_at(bundle, fmr)
+        return threshold_at(bundle, fmr, fallback=fallback)
     own = _applicable(own, bundle)
     if fmr is None:
         return own
-    asked = threshold_at(bundle, fmr, scale=own.scale)
+    asked = threshold_at(bundle, fmr, scale=own.scale, fallback=fallback)
     return asked if fmr > own.fmr else stricter(own, asked)
 
 
@@ -232,6 +336,18 @@ def stricter(own: Threshold, other: Threshold) -> Threshold:
     if other.score > own.score:
         return other
     return replace(own, fmr=min(own.fmr, other.fmr))
+
+
+def check_domain(placement: Placement, source: str) -> None:
+    """Raises :class:`UncalibratedDomainError` where template or probe lies outside of what was measured on ``source``.
+
+    A calibration that does not say where its people lie refuses nobody.
+    """
+    if placement.verdict == "outside":
+        raise UncalibratedDomainError(
+            f"{placement.words} on {source}, so no false match rate is known for this comparison; calibrate with "
+            "people and samples like these (uvsdk calibrate), or decide without strict_domain"
+        )
 
 
 def check_rate(fmr: float | None, in_force: float) -> None:

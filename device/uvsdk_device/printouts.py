@@ -38,10 +38,8 @@ def decision_lines(decision: Decision) -> Iterator[str]:
     word = "accepted" if decision.accepted else "rejected"
     limit = decision.threshold
     what = "log likelihood ratio" if limit.scale == "llr" else "score"
-    yield (
-        f"{word}: {what} {decision.value:.3f}, threshold {limit.score:.3f} "
-        f"(false match rate {limit.fmr:g}, {limit.trials} impostor trials)"
-    )
+    yield f"{word}: {what} {decision.value:.3f}, threshold {limit.score:.3f}"
+    yield f"basis: {decision.basis.words}"
     yield from _presentation_lines(decision.presentations)
     for advice in decision.quality.advice:
         yield f"advice: {advice}"

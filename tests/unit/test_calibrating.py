@@ -112,8 +112,10 @@ def test_it_knows_its_people_and_where_they_lie() -> None:
     assert (found.people, found.measured_unix_s) == (30, 86_400.0)
     assert found.domain is not None
     assert found.domain.people == 30
-    # Of the originals alone, every person weighing the same: the noisy copies are drawn along the second axis.
-    means = np.array([seen.embeddings[(seen.person == who) & (seen.copy == 0)].mean(axis=0) for who in range(30)])
+    # Of the originals alone, as they are compared, every person weighing the same.
+    assert found.ratio is not None
+    rows = found.ratio.compensation.apply(seen.embeddings)
+    means = np.array([rows[(seen.person == who) & (seen.copy == 0)].mean(axis=0) for who in range(30)])
     assert found.domain.mean == pytest.approx(means.mean(axis=0), abs=1e-6)
     few = calibrating.fit(people(5), model_version="m", source="numbers").calibration
     assert few.domain is not None

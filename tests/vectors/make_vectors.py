@@ -233,6 +233,7 @@ ACCOUNTED = dataclasses.replace(
         variances=np.array([0.25, 0.125]),
         rest=0.0625,
         people=40,
+        distances=np.array([1.0, 2.0, 6.5]),
     ),
 )
 # Of sums over people, in place of trials.

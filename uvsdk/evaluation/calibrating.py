@@ -20,7 +20,6 @@ from uvsdk.scoring.cohort import Cohort, Normalisation
 from uvsdk.scoring.compensation import DIRECTIONS, Compensation, compensation
 from uvsdk.scoring.domain import Domain
 from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings, features
-from uvsdk.scoring.moments import Moments
 from uvsdk.scoring.ranked import keep
 
 LEAST_PEOPLE: Final = 10
@@ -103,7 +102,7 @@ def fit(
     raw = _trials(cell)
     if not _impostors(cell, among).any():
         raise EnrolmentError("no impostor trial can be made; a calibration needs two people with a usable sample")
-    cohort, domain = _cohort(seen), Domain.of(_moments(seen))
+    cohort = _cohort(seen)
 
     kept = seen.people if among is None else len(np.intersect1d(seen.person, list(among)))
 
@@ -116,7 +115,7 @@ def fit(
             cohort=cohort if keep_cohort else None,
             people=kept,
             measured_unix_s=now,
-            domain=domain,
+            domain=_domain(seen, ratio),
         )
 
     genuine = int(raw.is_genuine.sum())
@@ -308,13 +307,12 @@ def _compensation(seen: Observations, directions: int) -> Compensation:
     return compensation(people.rows, moved, directions=directions)
 
 
-def _moments(seen: Observations) -> Moments:
-    """Sums over people, of their original samples alone: worse copies move everybody the same way."""
-    sums = Moments.none(seen.embeddings.shape[1])
+def _domain(seen: Observations, ratio: LikelihoodRatio | None) -> Domain | None:
+    """Of people's original samples as they are compared: worse copies move everybody the same way."""
     original = seen.copy == 0
-    for person in np.unique(seen.person[original]):
-        sums += Moments.of(seen.embeddings[original & (seen.person == person)])
-    return sums
+    rows = seen.embeddings[original]
+    compared = rows if ratio is None else ratio.compensation.apply(rows)
+    return Domain.of_people(compared, seen.person[original])
 
 
 def _cohort(seen: Observations) -> Cohort:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Final
 
-from uvsdk.scoring import Decision, Presentation
+from uvsdk.scoring import Basis, Decision, Presentation
 
 FIELDS: Final[Mapping[str, str]] = {
     "user": "whose template the probe is compared with: a hashed id to the server, the application's to the agent",
@@ -19,6 +19,7 @@ FIELDS: Final[Mapping[str, str]] = {
 
 
 _OF_A_THRESHOLD: Final = ("score", "fmr", "trials", "interval", "scale")
+_OF_A_PLACEMENT: Final = ("template", "probe", "limit", "rise", "cosine_rise")
 
 
 def decision_document(decision: Decision, *, told: bool = True) -> dict[str, object]:
@@ -26,8 +27,10 @@ def decision_document(decision: Decision, *, told: bool = True) -> dict[str, obj
 
     Where the caller is not ``told`` the evidence ``score``, ``llr`` and ``threshold`` are ``null`` and detectors say
     only whether they saw an attack: as many scores as the embedding has dimensions are the template, and a detector's
-    would teach an attacker to pass. ``llr`` is ``null`` as well where the model is not calibrated for it;
-    ``threshold.scale`` says which of ``score`` and ``llr`` was compared with ``threshold.score``.
+    would teach an attacker to pass. Of ``basis`` they learn all but where template and probe lie: the distances are
+    functions of the embeddings, and what a template lacks is the person's. ``llr`` is ``null`` as well where the model
+    is not calibrated for it; ``threshold.scale`` says which of ``score`` and ``llr`` was compared with
+    ``threshold.score``.
     """
     threshold = decision.threshold
     return {
@@ -39,6 +42,26 @@ def decision_document(decision: Decision, *, told: bool = True) -> dict[str, obj
         "model_version": decision.model_version,
         "quality": asdict(decision.quality),
         "presentations": [_presentation(item, told=told) for item in decision.presentations],
+        "basis": basis_document(decision.basis, told=told),
+    }
+
+
+def basis_document(basis: Basis, *, told: bool) -> dict[str, object]:
+    """What a decision rests on; arguments as for :func:`decision_document`."""
+    placement = basis.placement
+    statistics = {name: getattr(placement, name) for name in _OF_A_PLACEMENT}
+    return {
+        "words": basis.words,
+        "source": basis.source,
+        "people": basis.people,
+        "trials": basis.trials,
+        "measured_unix_s": basis.measured_unix_s,
+        "release": basis.release,
+        "asked_fmr": basis.asked_fmr,
+        "fmr": basis.fmr,
+        "domain": placement.verdict,
+        "reasons": list(placement.reasons) if told else None,
+        "statistics": statistics if told else None,
     }
 
 

@@ -15,8 +15,8 @@ from uvsdk.arrays import Float, Float32, Float64, Int64
 from uvsdk.errors import ThresholdError
 from uvsdk.records.transfer import reduce_to_fields
 from uvsdk.scoring.cohort import Cohort, Normalisation
-from uvsdk.scoring.conditions import Conditions
-from uvsdk.scoring.domain import Domain
+from uvsdk.scoring.conditions import Condition, Conditions
+from uvsdk.scoring.domain import Domain, Placement
 from uvsdk.scoring.intervals import clopper_pearson
 from uvsdk.scoring.likelihood import LikelihoodRatio, features
 from uvsdk.scoring.ranked import RankedScores, keep
@@ -51,7 +51,7 @@ class Calibration:
             ``None`` where all are.
         tail: a law of impostors' scores in place of trials, from which cosine thresholds are then read; ``impostor``
             holds its quantiles.
-        domain: where the embeddings of those people lie.
+        domain: where the embeddings of those people lie, compensated where there is a ratio.
     """
 
     impostor: Float32 = field(repr=False)
@@ -267,8 +267,48 @@ class Calibration:
         low, high = clopper_pearson(least, trials)
         return low, high if most == least else clopper_pearson(most, trials)[1]
 
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """Those that a decision depends on."""
+        return () if self.ratio is None else self.ratio.surroundings.conditions
+
+    def place(
+        self,
+        template_row: Float32,
+        probe_row: Float32,
+        *,
+        template: Conditions,
+        probe: Conditions,
+    ) -> Placement:
+        """Whether a template and a probe, float32 (d,) each, lie where this was measured.
+
+        Args:
+            template_row: unit.
+            probe_row: likewise.
+            template: conditions of the template.
+            probe: of the probe.
+        """
+        if self.domain is None:
+            return Placement()
+        if self.ratio is None:
+            return self.domain.place(template_row, probe_row)
+        compared = [self.ratio.compensation.apply(row) for row in (template_row, probe_row)]
+        surroundings = self.ratio.surroundings
+        sides = {"template": template, "probe": probe}
+        lacking = tuple(f"{side} {name}" for side, seen in sides.items() for name in surroundings.lacking(seen))
+        found = self.domain.place(*compared, lacking=lacking)
+        # Compensated rows are brought to length 1; in the cosine they count as long as they are.
+        lengths = [float(np.linalg.norm(self.ratio.compensation.remainder(row))) for row in (template_row, probe_row)]
+        return replace(found, cosine_rise=found.rise * lengths[0] * lengths[1])
+
     def llrs(
-        self, templates: Float32, probes: Float32, *, template: Sequence[Conditions], probe: Sequence[Conditions]
+        self,
+        templates: Float32,
+        probes: Float32,
+        *,
+        template: Sequence[Conditions],
+        probe: Sequence[Conditions],
+        rise: float = 0.0,
     ) -> Float64:
         """Natural-log likelihood ratio of each pair of rows, float64 (n,).
 
@@ -277,6 +317,7 @@ class Calibration:
             probes: likewise.
             template: conditions of each template.
             probe: conditions of each probe.
+            rise: how much higher strangers score than those of the calibration (:attr:`Placement.rise`); of one pair.
 
         Raises:
             ThresholdError: there is no ratio.
@@ -284,16 +325,25 @@ class Calibration:
         ratio = self._needed()
         first, second = ratio.compensation.apply(templates), ratio.compensation.apply(probes)
         if self._normalisation is None:
-            scores = (first * second).sum(axis=1)
+            scores = (first * second).sum(axis=1) - rise
         elif len(first) == 1:
-            scores = np.array([self._normalisation.score(first[0], second[0])])
+            scores = np.array([self._normalisation.score(first[0], second[0], rise=rise)])
         else:
             scores = self._normalisation.scores(first, second)
         return ratio.ratios(scores, features(ratio.surroundings.place(template), ratio.surroundings.place(probe)))
 
-    def llr(self, template_row: Float32, probe_row: Float32, *, template: Conditions, probe: Conditions) -> float:
+    def llr(
+        self,
+        template_row: Float32,
+        probe_row: Float32,
+        *,
+        template: Conditions,
+        probe: Conditions,
+        rise: float = 0.0,
+    ) -> float:
         """:meth:`llrs` of one pair, float32 (d,) each. Raises :class:`ThresholdError` where there is no ratio."""
-        return float(self.llrs(template_row[None], probe_row[None], template=[template], probe=[probe])[0])
+        rows = template_row[None], probe_row[None]
+        return float(self.llrs(*rows, template=[template], probe=[probe], rise=rise)[0])
 
     def _needed(self) -> LikelihoodRatio:
         if self.ratio is None:

@@ -102,9 +102,9 @@ class Normalisation:
         nearest = np.partition(scores, scores.shape[1] - top, axis=1)[:, -top:]
         return nearest.mean(axis=1), np.maximum(nearest.std(axis=1), _LEAST_DEVIATION)
 
-    def score(self, template: Float64, probe: Float64) -> float:
-        """The normalised score of two compensated vectors, float64 (d,)."""
-        raw = float(template @ probe)
+    def score(self, template: Float64, probe: Float64, *, rise: float = 0.0) -> float:
+        """The normalised score of two compensated vectors, float64 (d,), whose cosine is lowered by ``rise``."""
+        raw = float(template @ probe) - rise
         mean, deviation = self._template_side(template)
         probe_mean, probe_deviation = (float(part[0]) for part in self.side(probe[None]))
         return ((raw - mean) / deviation + (raw - probe_mean) / probe_deviation) / 2

@@ -40,10 +40,14 @@ class Compensation:
 
     def apply(self, embeddings: Float32) -> Float64:
         """Unit rows without centre and directions, (..., d) -> float64 (..., d); zero where nothing is left."""
-        rows = embeddings.astype(np.float64) - self.centre
-        rows = rows - (rows @ self.directions.T) @ self.directions
+        rows = self.remainder(embeddings)
         norms = np.linalg.norm(rows, axis=-1, keepdims=True)
         return np.asarray(np.where(norms > 1e-9, rows / np.maximum(norms, 1e-9), 0.0), np.float64)
+
+    def remainder(self, embeddings: Float32) -> Float64:
+        """What is left without centre and directions, (..., d) -> float64 (..., d), as long as it is."""
+        rows = embeddings.astype(np.float64) - self.centre
+        return np.asarray(rows - (rows @ self.directions.T) @ self.directions, np.float64)
 
 
 def compensation(originals: Float32, moved: Float32, *, directions: int = DIRECTIONS) -> Compensation:

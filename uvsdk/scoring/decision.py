@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from uvsdk.scoring.basis import Basis
 from uvsdk.scoring.presentation import Presentation
 from uvsdk.scoring.quality import Quality
 from uvsdk.scoring.threshold import Threshold
@@ -16,14 +17,17 @@ class Decision:
 
     Args:
         score: cosine similarity of probe and template; for a fused decision that of its first part.
-        threshold: what was compared with :attr:`value`.
+        threshold: what was compared with :attr:`value`; it claims no trials and no interval where ``basis`` says that
+            template or probe lies outside of what was measured.
         model_version: the model that gave the score.
         quality: what was measured in the probe.
         timings_s: stage -> seconds.
         llr: natural logarithm of P(score | same person) / P(score | another person) under the probe's and the
-            template's conditions; ``None`` where the bundle is not calibrated for it.
+            template's conditions; ``None`` where the bundle is not calibrated for it. Outside of what was measured
+            the score is first lowered by what strangers may have in common there (``basis.placement.rise``).
         presentations: what each presentation attack detector said of the probe; empty where none was asked.
         parts: the decisions that were fused into this one; empty otherwise.
+        basis: what the threshold rests on, and whether that speaks for this template and probe.
 
     >>> threshold = Threshold(score=0.5, fmr=0.01, trials=1000)
     >>> decision = Decision(score=0.7, threshold=threshold, model_version="m")
@@ -43,6 +47,7 @@ class Decision:
     llr: float | None = None
     presentations: tuple[Presentation, ...] = ()
     parts: tuple[Decision, ...] = ()
+    basis: Basis = field(default_factory=Basis)
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.score):

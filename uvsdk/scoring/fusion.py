@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from uvsdk.errors import ExchangedBundleError, ModelMismatchError, ThresholdError
+from uvsdk.scoring.basis import Basis
 from uvsdk.scoring.calibration import Calibration
 from uvsdk.scoring.decision import Decision
 from uvsdk.scoring.quality import Quality
@@ -63,6 +64,7 @@ def fuse(
     """
     parts = tuple(decisions)
     _check(parts, fmr)
+    asked = fmr
     if fmr is None:
         fmr = max(part.threshold.fmr for part in parts)
     known = [] if calibrations is None else _impostors(parts, calibrations)
@@ -79,6 +81,7 @@ def fuse(
         llr=math.fsum(ratios),
         presentations=tuple(item for part in parts for item in part.presentations),
         parts=parts,
+        basis=Basis.of([part.basis for part in parts], asked_fmr=asked, fmr=fmr),
     )
 
 

@@ -70,6 +70,14 @@ class Surroundings:
         stacked = np.stack(columns)
         return cls(tuple(kept), stacked.min(1), stacked.max(1), stacked.mean(1), stacked.std(1))
 
+    def lacking(self, sample: Conditions) -> tuple[str, ...]:
+        """The names of those of which a sample has less than any that was seen; more of one does no harm."""
+        return tuple(
+            item.name
+            for item, low in zip(self.conditions, self.low.tolist(), strict=True)
+            if item.name in sample and item.place(sample[item.name]) < low - 1e-9
+        )
+
     def place(self, samples: Sequence[Conditions]) -> Float64:
         """float64 (n, k); 0, the mean, where a condition was not measured."""
         rows = np.zeros((len(samples), len(self.conditions)))
