@@ -8,8 +8,7 @@ people of the calibration hardly differ:
     D(e) = sum_i a_i^2 / (l_i + r),   a_i the coordinates of e - mu in principal directions, l_i the people's variances,
                                       r their mean,
 
-a Mahalanobis distance with a ridge. Under an offset delta that spreads over directions as ``l_i + r`` does, D grows by
-``|delta|^2 / 2 r`` on average; that is how :meth:`Domain.rise` reads its square from D.
+a Mahalanobis distance with a ridge. :meth:`Domain.rise` reads the square of the offset's length from it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ QUANTILES: Final = (0.05, 0.5, 0.99)
 
 Verdict: TypeAlias = Literal["inside", "outside", "unknown"]
 
-_FOLDS = 5
+_FOLDS = 10
 _NOWHERE = 1e-9  # variance of people who all have one embedding, to rounding
 # Fewer people than this have no 99 % quantile worth its name; their spread is then taken from the variances.
 _LEAST_PEOPLE = 50
@@ -138,7 +137,7 @@ class Domain:
 
     @classmethod
     def of_people(cls, rows: Float, person: Int64) -> Self | None:
-        """:meth:`of` people's rows; how far others lie is measured on a fifth of them at a time, away from the moments.
+        """:meth:`of` people's rows; how far others lie is measured on a tenth of them at a time, away from the moments.
 
         Args:
             rows: float (n, d), those that are compared.
@@ -146,24 +145,29 @@ class Domain:
         """
         people = np.unique(person)
         single = [Moments.of(rows[person == one]) for one in people]
-        found = cls.of(_sum(single))
+        total = _sum(single)
+        found = cls.of(total)
         if found is None or len(people) < _LEAST_PEOPLE:
             return found
-        _, first = np.unique(person, return_index=True)
-        distances = np.zeros(len(people))
+        place = np.searchsorted(people, person)
+        distances = np.zeros(len(rows))
         for fold in range(_FOLDS):
             own = np.arange(len(people)) % _FOLDS == fold
-            others = cls.of(_sum([item for item, left in zip(single, own, strict=True) if not left]))
+            sums = _sum([item for item, left in zip(single, own, strict=True) if not left])
+            others = cls.of(sums)
             if others is None:
                 return found
-            distances[own] = [others.distance(rows[index]) for index in first[own]]
+            # The fewer people there are, the further out lies whoever is not among them.
+            fewer = float(_expected(_spectrum(total), len(people))[1] / _expected(_spectrum(sums), sums.people)[1])
+            for index in np.flatnonzero(own[place]):
+                distances[index] = others.distance(rows[index]) * fewer
         return cls(
             found.mean,
             found.directions,
             found.variances,
             found.rest,
             found.people,
-            np.quantile(distances, QUANTILES),
+            _quantiles(distances, 1.0 / np.bincount(place)[place]),
         )
 
     @property
@@ -185,14 +189,30 @@ class Domain:
         mean_rest = self.rest / others if others else 0.0
         return float((along**2 / (self.variances + self.ridge)).sum()) + outside / (mean_rest + self.ridge)
 
+    @property
+    def gain(self) -> float:
+        """By how much an offset of length 1 raises D on average, whatever its direction.
+
+        With ``f = sum l / (l + r)`` and T the sum of all variances, an offset delta has ``D = |delta|^2 (d - f) / T``
+        on average over directions. Embeddings keep their length, so what people differ by shrinks as it grows, and with
+        it their own D, of which m is the middle: ``(d - f - m) / T`` remain. Where there are so few people that m says
+        little, a quarter of ``d - f`` is taken at least.
+        """
+        dimension, total = len(self.mean), self.ridge * len(self.mean)
+        others = dimension - len(self.variances)
+        rest = self.rest / others if others else 0.0
+        within = float((self.variances / (self.variances + self.ridge)).sum()) + others * rest / (rest + self.ridge)
+        free = dimension - within
+        return max(free - float(self.distances[1]), free / 4) / total
+
     def rise(self, template: Float, probe: Float, *, upper: bool = False) -> float:
         """By how much strangers score higher than those of the calibration, from the one pair that is known.
 
         With ``t = mu + delta + u`` and ``x = mu + delta + v``, u and v of different people, the score is
         ``|mu|^2 + (t - mu) . mu + (x - mu) . mu + |delta|^2`` on average. The two products are read off, the square is
-        ``2 r`` times how far D exceeds what people of the calibration have: the geometric mean over both sides, since
-        an offset counts that both share. Both sides tell of it alike whoever they are, so a genuine pair is asked no
-        more than strangers are.
+        what D exceeds those of the calibration by, over :attr:`gain`: the geometric mean of both sides, since an
+        offset counts that both share. Either side tells of it alone, so a genuine pair is asked no more than strangers
+        are.
 
         Args:
             template: float (d,), as it is compared.
@@ -203,7 +223,7 @@ class Domain:
         beyond = [max(self.distance(row) - expected, 0.0) for row in (template, probe)]
         mean = self.mean.astype(np.float64)
         linear = float((np.asarray(template, np.float64) + np.asarray(probe, np.float64) - 2 * mean) @ mean)
-        return max(2 * self.ridge * math.sqrt(beyond[0] * beyond[1]) + linear, 0.0)
+        return max(math.sqrt(beyond[0] * beyond[1]) / self.gain + linear, 0.0)
 
     def place(self, template: Float, probe: Float, *, lacking: tuple[str, ...] = ()) -> Placement:
         """Whether a template and a probe lie within, float (d,) each.
@@ -237,6 +257,17 @@ def _covariance(moments: Moments) -> Float64:
     """Of single samples of different people: that of their means, and what those have averaged out."""
     missing = 1.0 - moments.inverse_samples / max(moments.people, 1)
     return np.asarray(moments.between + moments.scatter * missing, np.float64)
+
+
+def _spectrum(moments: Moments) -> Float64:
+    return np.maximum(np.linalg.eigvalsh(_covariance(moments)), 0.0)
+
+
+def _quantiles(distances: Float64, weights: Float64) -> Float64:
+    """Of a normal distribution of that mean and deviation: the highest of a hundred people is too rough a limit."""
+    mean = float(np.average(distances, weights=weights))
+    deviation = math.sqrt(float(np.average((distances - mean) ** 2, weights=weights)))
+    return np.array([max(mean + NormalDist().inv_cdf(share) * deviation, 0.0) for share in QUANTILES])
 
 
 def _expected(variances: Float64, people: int) -> Float64:
