@@ -78,6 +78,7 @@ def run(
     assert not refused
     server = ServerState(theta, optimisers.initial(len(theta), config), state)
     memories: dict[str, Memory] = {user: {} for user in people}
+    tensors = [parameter.size for parameter in manifest.parameters]
     for round_id in range(1, config.rounds + 1):
         round_seed = streams.round_seed(seed, round_id)
         deltas, updates = [], []
@@ -97,7 +98,9 @@ def run(
             deltas.append(Whole(result.delta))
         samples = [len(people[user]) for user in people]
         mean = aggregation.weighted_mean(deltas, weigh(updates, math.inf, config), len(theta))
-        done = commit(method, server, mean, updates, clip_norm=math.inf, everybody=samples, seed=round_seed)
+        done = commit(
+            method, server, mean, updates, clip_norm=math.inf, everybody=samples, seed=round_seed, tensors=tensors
+        )
         server = done.state
     users, vectors = method.server.class_matrix(server.algorithm)
     return Outcome(server.theta, users, vectors, server.algorithm)

@@ -39,6 +39,7 @@ def aggregate(
     clip_norm: float,
     everybody: Iterable[int],
     seed: int,
+    tensors: Sequence[int],
 ) -> Result:
     """Open the uploads, whose order is that of the sum, and commit their mean (:func:`uvsdk.federation.round.commit`).
 
@@ -51,7 +52,7 @@ def aggregate(
     weights = weigh(updates, clip_norm, method.config)
     # One opened chunk at a time: the next one then takes its place in memory that is mapped and in cache.
     mean = weighted_mean(sources, weights, len(state.theta), together=1)
-    return commit(method, state, mean, updates, clip_norm=clip_norm, everybody=everybody, seed=seed)
+    return commit(method, state, mean, updates, clip_norm=clip_norm, everybody=everybody, seed=seed, tensors=tensors)
 
 
 class SealedDelta:

@@ -264,7 +264,16 @@ class Driver:
         self._models.adopt(bundle, row.round_id)
         self._metrics.rounds.labels("committed").inc()
         self._metrics.class_cosine.set(self._training.mean_offdiagonal_cosine())
-        self._log.info("round committed", round_id=row.round_id, accepted=accepted, model=outcome.model_version[:12])
+        self._metrics.mean_delta_norm.set(result.step.mean_norm)
+        self._metrics.largest_step_ratio.set(result.step.largest_ratio)
+        self._log.info(
+            "round committed",
+            round_id=row.round_id,
+            accepted=accepted,
+            model=outcome.model_version[:12],
+            mean_delta_norm=float(f"{result.step.mean_norm:.4g}"),
+            largest_step_ratio=float(f"{result.step.largest_ratio:.4g}"),
+        )
 
     async def _give_up(self, row: Round, error: Exception, *, accepted: int = 0) -> None:
         """Abort a round over an error that trying again would meet again."""
@@ -298,6 +307,7 @@ class Driver:
             # Nobody is settled where all who took part joined anew meanwhile.
             everybody=[item.samples for item in eligible or receipts],
             seed=int(row.seed),
+            tensors=[parameter.size for parameter in self._models.current.manifest.parameters],
         )
 
     def _upload(self, receipt: Receipt) -> aggregation.Upload:

@@ -50,6 +50,8 @@ class Metrics:
     aggregation_seconds: Histogram = field(init=False)
     current_round: Gauge = field(init=False)
     class_cosine: Gauge = field(init=False)
+    mean_delta_norm: Gauge = field(init=False)
+    largest_step_ratio: Gauge = field(init=False)
     verifications: Counter = field(init=False)
     verify_seconds: Histogram = field(init=False)
     refused_attempts: Counter = field(init=False)
@@ -71,6 +73,22 @@ class Metrics:
                 Gauge(
                     "uvsdk_class_vectors_mean_offdiagonal_cosine",
                     "Collapse monitor: near 1 when all class vectors have fallen onto one point; NaN without any.",
+                    registry=registry,
+                ),
+            ),
+            (
+                "mean_delta_norm",
+                Gauge(
+                    "uvsdk_round_mean_delta_norm",
+                    "L2 norm of the newest round's mean delta: falls as training settles.",
+                    registry=registry,
+                ),
+            ),
+            (
+                "largest_step_ratio",
+                Gauge(
+                    "uvsdk_round_largest_step_ratio",
+                    "How far the newest round moved a tensor of the trunk at most, as a part of its norm.",
                     registry=registry,
                 ),
             ),

@@ -111,3 +111,50 @@ def test_a_small_tau_makes_the_step_independent_of_the_scale_of_the_deltas() -> 
         assert theta[0] == pytest.approx(moved, rel=1e-3)
     with pytest.raises(SettingsError):
         replace(config("adam"), server_adaptivity=0.0)
+
+
+def trusted(ratio: float, *, optimiser: str = "sgd", rate: float = 1.0) -> TrainingConfig:
+    return replace(config(optimiser, rate=rate), trust_ratio=ratio)
+
+
+def test_a_step_longer_than_the_trust_ratio_allows_is_shortened_tensor_by_tensor() -> None:
+    # |w| = 5 and 2, ratio 0.1: the first tensor's step (0, 5) becomes (0, 0.5), the second's of 0.1 is below 0.2.
+    theta, delta = np.array([3, 4, 2], np.float32), np.array([0, 5, 0.1], np.float32)
+    settings = trusted(0.1)
+    moved, _ = optimisers.step(theta, delta, optimisers.initial(3, settings), settings, tensors=(2, 1))
+    np.testing.assert_allclose(moved, [3, 4.5, 2.1], rtol=1e-6)
+
+
+def test_a_tensor_of_zeros_may_start() -> None:
+    # The trunk's mean square is 8 / 2 = 4: two tensors of one number each, the zero counts as 0.1 x 2 = 0.2.
+    theta, delta = np.array([math.sqrt(8), 0], np.float32), np.array([0, 1], np.float32)
+    settings = trusted(0.5)
+    moved, _ = optimisers.step(theta, delta, optimisers.initial(2, settings), settings, tensors=(1, 1))
+    np.testing.assert_allclose(moved, [math.sqrt(8), 0.1], rtol=1e-6)
+
+
+def test_a_trunk_of_zeros_is_not_held() -> None:
+    settings = trusted(0.5)
+    moved, _ = optimisers.step(
+        np.zeros(2, np.float32), np.ones(2, np.float32), optimisers.initial(2, settings), settings, tensors=(2,)
+    )
+    assert moved.tolist() == [1.0, 1.0]
+
+
+def test_tensors_that_are_not_the_trunks_are_refused() -> None:
+    settings = trusted(0.1)
+    with pytest.raises(UpdateRejectedError, match="3 parameters together, theta 2"):
+        optimisers.step(
+            np.ones(2, np.float32), np.ones(2, np.float32), optimisers.initial(2, settings), settings, tensors=(3,)
+        )
+
+
+@pytest.mark.parametrize("ratio", [-0.1, float("inf"), float("nan")])
+def test_a_trust_ratio_is_finite_and_not_negative(ratio: float) -> None:
+    with pytest.raises(SettingsError, match="trust_ratio"):
+        trusted(ratio)
+
+
+def test_a_configuration_without_a_trust_ratio_says_what_it_said_before() -> None:
+    assert "trust_ratio" not in config("adam").to_json()
+    assert '"trust_ratio":0.1' in trusted(0.1).to_json()

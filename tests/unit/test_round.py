@@ -187,7 +187,9 @@ def test_a_commit_moves_theta_by_the_mean_and_the_method_by_the_payloads() -> No
     theta = np.array([1.0, 2.0], np.float32)
     before = ServerState(theta, optimisers.initial(2, CONFIG), Ledger(("a", "b", "c"), 0.5, (7,)))
     mean = np.array([0.5, -1.0], np.float32)
-    done = commit(PLAIN, before, mean, updates(8.0, 1.0, 4.0), clip_norm=6.0, everybody=_unread(), seed=SEED)
+    done = commit(
+        PLAIN, before, mean, updates(8.0, 1.0, 4.0), clip_norm=6.0, everybody=_unread(), seed=SEED, tensors=(2,)
+    )
     assert done.state.theta.tolist() == [1.5, 1.0]
     assert done.state.optimiser.steps == 1
     assert done.state.algorithm == Ledger(("a", "b", "c"), 0.5, (7, 123))
@@ -199,7 +201,7 @@ def test_two_updates_that_moved_leave_no_median() -> None:
     before = ServerState(np.zeros(1, np.float32), optimisers.initial(1, CONFIG), Ledger())
     mean = np.zeros(1, np.float32)
     norms = updates(2.0, 1.0, 0.0)
-    assert commit(PLAIN, before, mean, norms, clip_norm=3.0, everybody=(), seed=SEED).norm_median is None
+    assert commit(PLAIN, before, mean, norms, clip_norm=3.0, everybody=(), seed=SEED, tensors=(1,)).norm_median is None
 
 
 @pytest.mark.parametrize(("weighting", "share"), [("uniform", 3 / 5), ("samples", 6 / 12)])
@@ -209,14 +211,16 @@ def test_the_servers_variate_moves_by_the_part_of_all_weight_that_took_part(weig
     before = ServerState(np.zeros(1, np.float32), optimisers.initial(1, of), Ledger())
     mean = np.array([1.0], np.float32)
     method, everybody = replace(PLAIN, config=of), iter((1, 2, 3, 3, 3))
-    done = commit(method, before, mean, updates(1.0, 1.0, 1.0), clip_norm=1.0, everybody=everybody, seed=SEED)
+    done = commit(
+        method, before, mean, updates(1.0, 1.0, 1.0), clip_norm=1.0, everybody=everybody, seed=SEED, tensors=(1,)
+    )
     assert done.state.optimiser.control.tolist() == pytest.approx([-share * 1.0 / 0.5])
 
 
 def test_a_step_that_is_not_finite_commits_nothing() -> None:
     before = ServerState(np.full(1, 3e38, np.float32), optimisers.initial(1, CONFIG), Ledger())
     with pytest.raises(UpdateRejectedError, match="not finite"):
-        commit(PLAIN, before, before.theta, updates(1.0), clip_norm=1.0, everybody=(), seed=SEED)
+        commit(PLAIN, before, before.theta, updates(1.0), clip_norm=1.0, everybody=(), seed=SEED, tensors=(1,))
 
 
 def test_the_sum_of_those_who_are_left_is_brought_back_to_a_mean() -> None:

@@ -27,7 +27,8 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def record(round_id: int, *, committed: bool = True) -> RoundRecord:
     loss = 0.25 if committed else float("nan")
-    return RoundRecord(round_id, loss, 3 if committed else 0, 1, 0.5, float("nan"), committed)
+    nothing = float("nan")
+    return RoundRecord(round_id, loss, 3 if committed else 0, 1, 0.5, nothing, nothing, nothing, committed)
 
 
 def test_every_method_is_listed_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ OPTIMISERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
 EVALUATIONS = ("auto", "moments", "cohort", "own", "off")
 """What a device reports of impostors when it evaluates a model (:mod:`uvsdk.release`)."""
 
-_OMITTED = ("train", "clipping", "clip_norm", "evaluation", "evaluation_share", "evaluate_every")
+_OMITTED = ("train", "clipping", "clip_norm", "trust_ratio", "evaluation", "evaluation_share", "evaluate_every")
 """Settings that later versions brought: left out of the canonical JSON where they have their defaults."""
 
 
@@ -63,6 +63,9 @@ class TrainingConfig:
         server_learning_rate: its step size a.
         server_adaptivity: tau of adam, yogi and adagrad: coordinates whose deltas are far below it move in proportion
             to their delta, those above it at the full step size whatever their scale.
+        trust_ratio: longest step of the server on one tensor of the trunk, as a part of that tensor's norm; 0 for any.
+            Optimisers that divide by their moments move every parameter by the step size, however sensitive the tensor
+            is; recurrent trunks need this bound (:mod:`uvsdk.federation.optimisers`).
         warmup_rounds: rounds over which that step size rises linearly from 0.
         cooldown_rounds: last rounds of ``rounds``, over which it falls linearly to 0.
         rounds: committed rounds after which training rests.
@@ -97,6 +100,7 @@ class TrainingConfig:
     optimiser: str = "sgd"
     server_learning_rate: float = 1.0
     server_adaptivity: float = 1e-3
+    trust_ratio: float = 0.0
     warmup_rounds: int = 0
     cooldown_rounds: int = 0
     rounds: int = 100
@@ -123,8 +127,9 @@ class TrainingConfig:
         ):
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; it cannot be negative")
-        if not 0 <= self.clip_norm < float("inf"):
-            raise SettingsError(f"clip_norm is {self.clip_norm}; it must be finite and not negative")
+        for name in ("clip_norm", "trust_ratio"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise SettingsError(f"{name} is {getattr(self, name)}; it must be finite and not negative")
         for name in ("learning_rate", "server_learning_rate", "server_adaptivity", "deadline_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise SettingsError(f"{name} is {getattr(self, name)}; it must be positive and finite")

@@ -29,7 +29,8 @@ Two devices, one round, and what their local steps made is given:
 [0.375, 0.125]
 >>> before = ServerState(np.zeros(2, np.float32), optimisers.initial(2, config), state)
 >>> mean = (weights @ np.eye(2)).astype(np.float32)
->>> commit(method, before, mean, updates, clip_norm=0.5, everybody=[3, 1], seed=seed).state.theta.tolist()
+>>> done = commit(method, before, mean, updates, clip_norm=0.5, everybody=[3, 1], seed=seed, tensors=[2])
+>>> done.state.theta.tolist()
 [0.375, 0.125]
 """
 
@@ -93,11 +94,31 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """How far the server moved the trunk in a round.
+
+    Args:
+        mean_norm: L2 norm of the mean delta: what the devices agree on. Training that goes well lets it fall.
+        largest_ratio: of the tensor that moved most, the length of its step as a part of its norm.
+    """
+
+    mean_norm: float
+    largest_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
-    """What a round leaves, to be committed at once: the next state, and the median that later rounds clip by."""
+    """What a round leaves, to be committed at once.
+
+    Args:
+        state: the next one.
+        norm_median: what later rounds clip by; ``None`` where too few updates moved.
+        step: what an operator should watch of the server's step.
+    """
 
     state: ServerState
     norm_median: float | None
+    step: Step
 
 
 def admit(
@@ -216,6 +237,7 @@ def commit(
     clip_norm: float,
     everybody: Iterable[int],
     seed: int,
+    tensors: Sequence[int],
 ) -> Result:
     """The server's step: its optimiser on the mean delta, then the algorithm's own.
 
@@ -227,6 +249,7 @@ def commit(
         clip_norm: the longest delta that counted.
         everybody: samples of each device that could have taken part; read for SCAFFOLD alone.
         seed: of the round.
+        tensors: how many parameters each tensor of the trunk has, in order.
 
     Raises:
         UpdateRejectedError: theta would not be finite, or the algorithm refuses the updates.
@@ -235,8 +258,9 @@ def commit(
     share = 1.0
     if config.control_variates:
         share = aggregation.weight_share([item.samples for item in contributions], list(everybody), config)
-    theta, optimiser = optimisers.step(before.theta, mean, before.optimiser, config, share=share)
+    theta, optimiser = optimisers.step(before.theta, mean, before.optimiser, config, share=share, tensors=tensors)
     stream = server_stream(seed, STEP)
     state = method.server.step(before.algorithm, contributions, method.settings, stream)
     median = clipping.round_median([update.norm for update in updates], clip_norm)
-    return Result(ServerState(theta, optimiser, state), median)
+    travelled = Step(clipping.norm_of(mean), optimisers.largest_ratio(before.theta, theta, tensors))
+    return Result(ServerState(theta, optimiser, state), median, travelled)

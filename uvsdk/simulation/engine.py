@@ -20,6 +20,7 @@ from uvsdk.federation.messages import Admission, OptimiserState, TrainingConfig
 from uvsdk.federation.round import (
     Method,
     ServerState,
+    Step,
     Update,
     accept,
     admit,
@@ -206,16 +207,26 @@ class Simulation:
         if len(present) >= quorum:
             total, sent = self._train_all(present, round_id, seed)
         committed = len(sent) >= quorum
-        loss = float("nan")
+        loss, step = float("nan"), Step(float("nan"), float("nan"))
         if committed:
-            self._commit(sent, total, seed)
+            step = self._commit(sent, total, seed)
             weights = np.array([item.weight for item in sent])
             loss = float(weights @ np.array([item.loss for item in sent]) / weights.sum())
         self.round_id = round_id
         cosine = mean_offdiagonal_cosine(self.class_matrix()[1])
         participants = len(sent) if committed else 0
         seconds = time.perf_counter() - start
-        return RoundRecord(round_id, loss, participants, len(cohort) - len(sent), seconds, cosine, committed)
+        return RoundRecord(
+            round_id,
+            loss,
+            participants,
+            len(cohort) - len(sent),
+            seconds,
+            cosine,
+            step.mean_norm,
+            step.largest_ratio,
+            committed,
+        )
 
     def _admit(self, seed: int) -> None:
         """Admit every device, then draw the first vectors: what a server does before its first round."""
@@ -329,7 +340,7 @@ class Simulation:
             return False
         return True
 
-    def _commit(self, sent: Sequence[Sent], total: Float32, seed: int) -> None:
+    def _commit(self, sent: Sequence[Sent], total: Float32, seed: int) -> Step:
         """The server's step; then devices keep their memories."""
         payloads = [codec.unpack(self.method.server.payload, item.payload) for item in sent]
         result = commit(
@@ -343,6 +354,7 @@ class Simulation:
             clip_norm=self._clip_norm,
             everybody=(len(self.population.samples(user)) for user in self._eligible()),
             seed=seed,
+            tensors=[value.numel() for value in self.trunk.parameters()],
         )
         self.theta, self.optimiser, self.state = result.state.theta, result.state.optimiser, result.state.algorithm
         self.memories.update({item.user: item.memory for item in sent if item.memory or item.user in self.memories})
@@ -350,6 +362,7 @@ class Simulation:
         if result.norm_median is not None:
             self.medians = [*self.medians, result.norm_median][-clipping.ROUNDS :]
         self._load()
+        return result.step
 
     def _load(self) -> None:
         backbones.unflatten(self.trunk, self.theta)

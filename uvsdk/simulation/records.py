@@ -51,6 +51,9 @@ class RoundRecord:
         failed: selected devices without one.
         seconds: wall-clock time.
         mean_cosine: mean off-diagonal cosine of the class matrix after the round, NaN where there is none.
+        mean_norm: L2 norm of the mean delta, NaN when aborted; it falls as training settles.
+        largest_ratio: how far the server's step moved a tensor of the trunk at most, as a part of its norm; NaN when
+            aborted.
         committed: whether the round changed anything; fewer updates than the quorum abort it.
     """
 
@@ -60,4 +63,6 @@ class RoundRecord:
     failed: int
     seconds: float
     mean_cosine: float
+    mean_norm: float
+    largest_ratio: float
     committed: bool

@@ -56,7 +56,7 @@ class TensorBoardSink:
 
     def __call__(self, record: RoundRecord) -> None:
         """Write one round; what is not a number is left out."""
-        for name in ("loss", "mean_cosine", "participants", "failed", "seconds"):
+        for name in ("loss", "mean_cosine", "mean_norm", "largest_ratio", "participants", "failed", "seconds"):
             value = float(getattr(record, name))
             if math.isfinite(value):
                 self._writer.add_scalar(name, value, record.round_id)

@@ -97,7 +97,16 @@ class Federation:
         updates = [
             self._finished(device, weight, rng) for device, weight in zip(devices, weights.tolist(), strict=True)
         ]
-        result = commit(self.method, self.state, delta, updates, clip_norm=math.inf, everybody=self.samples, seed=seed)
+        result = commit(
+            self.method,
+            self.state,
+            delta,
+            updates,
+            clip_norm=math.inf,
+            everybody=self.samples,
+            seed=seed,
+            tensors=[value.numel() for value in self.trunk.parameters()],
+        )
         self.state = result.state
         backbones.unflatten(self.trunk, self.state.theta)
         return float(objective.detach())
