@@ -307,7 +307,7 @@ class Driver:
             # Nobody is settled where all who took part joined anew meanwhile.
             everybody=[item.samples for item in eligible or receipts],
             seed=int(row.seed),
-            tensors=[parameter.size for parameter in self._models.current.manifest.parameters],
+            tensors=[parameter.size for parameter in self._models.candidate.manifest.parameters],
         )
 
     def _upload(self, receipt: Receipt) -> aggregation.Upload:
