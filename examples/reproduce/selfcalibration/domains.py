@@ -128,11 +128,22 @@ def read_speech(seconds: float, worse: Recording | None = None) -> Iterator[Item
 def letters() -> Iterator[Item]:
     """One speaker for each language of ``klettres-data``; three letters or syllables one after the other."""
     root = data.named("UVSDK_KLETTRES", "/usr/share/klettres")
-    for speaker in sorted(path for path in root.iterdir() if path.is_dir()):
-        clips = sorted(speaker.glob("*/*.ogg"))[:90]
-        for place in range(0, len(clips) - 2, 3):
-            parts = [_resampled(*soundfile.read(path, dtype="float32")) for path in clips[place : place + 3]]
-            yield speaker.name, f"{speaker.name}/{place}", (np.concatenate(parts), _RATE)
+    return _joined({path.name: sorted(path.glob("*/*.ogg")) for path in root.iterdir() if path.is_dir()}, 3)
+
+
+def words() -> Iterator[Item]:
+    """One speaker for each language of ``ktuberling-data`` (three spellings of Serbian are one); two words together."""
+    root = data.named("UVSDK_KTUBERLING", "/usr/share/ktuberling/sounds")
+    folders = [path for path in root.iterdir() if path.is_dir() and "@" not in path.name]
+    return _joined({path.name: sorted(path.glob("*.[ow][ga][gv]")) for path in folders}, 2)
+
+
+def _joined(speakers: dict[str, list[Path]], together: int) -> Iterator[Item]:
+    for speaker, paths in sorted(speakers.items()):
+        clips = paths[: 30 * together]
+        for place in range(0, len(clips) - together + 1, together):
+            parts = [_resampled(*soundfile.read(path, dtype="float32")) for path in clips[place : place + together]]
+            yield speaker, f"{speaker}/{place}", (np.concatenate(parts), _RATE)
 
 
 def digits() -> Iterator[Item]:
@@ -179,6 +190,7 @@ VOICES: dict[str, Callable[[], Iterator[Item]]] = {
     "read speech, 8 kHz, 10 dB": lambda: read_speech(2.5, Recording(rate=8_000, snr_db=10.0, noise="pink")),
     "read speech, 1.5 s": lambda: read_speech(1.5),
     "letters": letters,
+    "words": words,
     "digits": digits,
 }
 FACES: dict[str, Callable[[], Iterator[Item]]] = {
