@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import BundleError, ThresholdError, WireError
 from uvsdk.release import grid
+from uvsdk.release.measurement import calibrate
 from uvsdk.release.report import EvaluationReport, EvaluationTask, ModelReport, check, report_on
 from uvsdk.release.sums import GroupSums, ModelSums
 from uvsdk.scoring.moments import ImpostorPairs, Moments, ScoreLaw, jackknife, total, unit
@@ -242,6 +243,24 @@ def test_groups_of_sums_add_up_to_the_whole() -> None:
     again = left + sums.groups[4]
     for name in GroupSums.__slots__:
         assert np.array_equal(getattr(again, name), getattr(whole, name)), name
+
+
+def test_a_histogram_of_impostors_gives_the_thresholds_of_its_scores() -> None:
+    """Every score counts as the upper end of its bin."""
+    rng = np.random.default_rng(11)
+    strangers = unit(rng.normal(size=(300, 6))).astype(np.float32)
+    people = [rows.astype(np.float32) for rows in _people(rng, 30)]
+    reports = [
+        report_on(rows, model_version="m", impostors="cohort", evaluates=True, strangers=strangers) for rows in people
+    ]
+    sums = ModelSums.of(enumerate(reports), model_version="m", impostors="cohort")
+    found = calibrate(sums, source="an example", now=1.0)
+    scores = np.concatenate([strangers.astype(np.float64) @ _template(rows.astype(np.float64)) for rows in people])
+    for fmr in (0.1, 0.01):
+        limit = found.threshold(fmr).score
+        assert 0.0 <= limit - np.quantile(scores, 1 - fmr) <= 3 / grid.BINS
+        assert (scores >= limit).mean() <= fmr
+    assert found.trials("cosine") == len(scores)
 
 
 def test_a_threshold_from_few_people_lies_higher() -> None:

@@ -159,8 +159,14 @@ def _of_trials(sums: ModelSums, whole: GroupSums, *, source: str, now: float) ->
     counts = whole.impostor
     if not counts.sum():
         raise ThresholdError("no device has told of impostors' scores against this model")
-    edges = (np.arange(grid.BINS) + 1) * (2.0 / grid.BINS) - 1.0
-    scores = np.repeat(edges, counts)
-    return Calibration.from_scores(
-        scores, model_version=sums.model_version, source=source, people=whole.devices, measured_unix_s=now
+    filled = np.flatnonzero(counts)
+    edges = ((filled + 1) * (2.0 / grid.BINS) - 1.0).astype(np.float32)
+    above = np.cumsum(counts[filled][::-1])[::-1]
+    return Calibration(
+        edges,
+        sums.model_version,
+        source,
+        people=whole.devices,
+        measured_unix_s=now,
+        above=np.ascontiguousarray(above, np.int64),
     )

@@ -1,4 +1,4 @@
-"""Write the tables of README.md from results.csv and trained.csv: ``python -m examples.reproduce.selfcalibration.table``."""
+"""``python -m examples.reproduce.selfcalibration.table`` writes the tables of README.md from the CSV files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,19 @@ def main() -> None:
 
 
 def _domains() -> Iterable[str]:
-    yield "| domain | devices | strangers | asked % | FMR % | mean | in bounds | in interval | card, cosine | card, ratio |"
+    heads = (
+        "domain",
+        "devices",
+        "strangers",
+        "asked %",
+        "FMR %",
+        "mean",
+        "in bounds",
+        "in interval",
+        "card, cosine",
+        "ratio",
+    )
+    yield f"| {' | '.join(heads)} |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for row in _rows("results.csv"):
         value = {name: _short(text) for name, text in row.items() if name != "domain"}
