@@ -165,6 +165,7 @@ def test_every_field_of_a_decision_is_explained() -> None:
         "threshold": routes.ThresholdAnswer,
         "quality": routes.QualityAnswer,
         "presentations": routes.PresentationAnswer,
+        "basis": routes.BasisAnswer,
     }.items():
         assert set(below.model_fields) <= set(re.findall(r"`(\w+)`", rows[name])), name
 
