@@ -23,6 +23,7 @@ from uvsdk.rest.verification import decision_document
 from uvsdk_device.ageing import revert_template
 from uvsdk_device.attempts import AttemptGate, reset_attempts
 from uvsdk_device.deployment import forget_approval
+from uvsdk_device.evaluations import EvaluationDone
 from uvsdk_device.federation import Federation
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import forget_here
@@ -244,6 +245,7 @@ def _participate(arguments: argparse.Namespace) -> int:
         until_finished=not arguments.once,
         max_rounds=arguments.max_rounds,
         progress=_print_report,
+        evaluated=_print_evaluation,
     )
     print(f"took part in {sum(report.state == 'uploaded' for report in reports)} of {len(reports)} rounds")
     if arguments.save_model:
@@ -254,6 +256,11 @@ def _participate(arguments: argparse.Namespace) -> int:
 def _print_report(report: RoundReport) -> None:
     detail = report.detail or f"{report.samples} samples, loss {report.loss:.4f}, {report.train_s:.1f} s"
     print(f"round {report.round_id}: {report.state}, {detail}", flush=True)
+
+
+def _print_evaluation(done: EvaluationDone) -> None:
+    detail = done.detail or f"{done.samples} samples, {done.seconds:.1f} s"
+    print(f"evaluation {done.evaluation_id}: {done.state}, {detail}", flush=True)
 
 
 def _device_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,7 +23,7 @@ from uvsdk.errors import (
     TrainingUnavailableError,
     UpdateRejectedError,
 )
-from uvsdk.federation.messages import RoundHeader
+from uvsdk.federation.messages import EvaluationHeader, RoundHeader
 from uvsdk.federation.strategy import TEMPLATE, Secret
 from uvsdk.privacy.identifiers import PEPPER_BYTES, canonical_user_id
 from uvsdk.records.transfer import stays_here
@@ -33,6 +33,15 @@ from uvsdk.training.participation import Trainer, find_trainer
 from uvsdk_device.address import Address
 from uvsdk_device.connection import Connection
 from uvsdk_device.deployment import approved_deployment, check_fit
+from uvsdk_device.evaluations import (
+    EvaluationDone,
+    answer,
+    check_evaluation,
+    endpoint_of,
+    enqueue_report,
+    fetch_evaluation_task,
+    read_evaluation,
+)
 from uvsdk_device.keystore import EncryptedStore, require_encrypted
 from uvsdk_device.leaving import Removal, delete_user
 from uvsdk_device.membership import (
@@ -68,7 +77,7 @@ _DELETION_WAIT_S = 10.0
 # A round that closed, or a task that is gone, while this device was looking at it.
 _ROUND_OVER = frozenset({404, 409, 410})
 
-_Offer = RoundHeader | Literal["waiting", "finished"]
+_Offer = RoundHeader | EvaluationHeader | Literal["waiting", "finished"]
 _Result = TypeVar("_Result")
 
 
@@ -158,10 +167,13 @@ class Federation:
         try:
             with self._connection() as connection:
                 session = self._join(user_id, device_store, connection, model)
+                offer = self._offer(session.member, after=0, evaluated=0, wait_s=0.0)
+                if isinstance(offer, EvaluationHeader):
+                    done = self._evaluate(session, offer)
+                    return Participation("joined", f"answered evaluation {done.evaluation_id}: {done.state}")
                 trainer = self._available_trainer()
                 if trainer is None:
                     return Participation("joined", "training needs the train extra: pip install 'uvsdk[train]'")
-                offer = self._offer(session.member, after=0, wait_s=0.0)
                 if not isinstance(offer, RoundHeader):
                     return Participation("joined", "no round is open for this device now")
                 report = self._round(session, offer, trainer)
@@ -182,8 +194,12 @@ class Federation:
         until_finished: bool = True,
         max_rounds: int | None = None,
         progress: Callable[[RoundReport], None] | None = None,
+        evaluated: Callable[[EvaluationDone], None] | None = None,
     ) -> tuple[RoundReport, ...]:
         """Join where needed, take part in rounds, and then make the template again with the newest model.
+
+        Between rounds the server may ask what a model makes of this device's own enrolment (:mod:`uvsdk.release`);
+        users who only evaluate are asked nothing else, and need no trainer.
 
         Args:
             user_id: enrolled in ``store``.
@@ -193,27 +209,33 @@ class Federation:
                 no round is open.
             max_rounds: stop after that many.
             progress: called after each round.
+            evaluated: called after each evaluation.
 
         Raises:
             ServerUnreachableError: for longer than ``patience_s``; what was queued stays queued.
             PendingDeviceError: another device of this person, or the operator, must approve this one first.
             ServerRefusedError: the device is not (or no longer) known, or the token is wrong.
             UnapprovedConfigError: the server asks for what this device never approved.
-            TrainingUnavailableError: no trainer is installed.
+            TrainingUnavailableError: no trainer is installed, and a round asks for one.
             UnknownUserError: not enrolled, or deleted meanwhile.
         """
         device_store = require_encrypted(store)
-        trainer = self.trainer or find_trainer()
         reports: list[RoundReport] = []
         with self._connection() as connection:
             session = self._patiently(partial(self._join, user_id, device_store, connection, model))
             if not 0 <= self.clock() - session.member.device.made_unix_s < self.rotate_after_s:
                 session = self._patiently(partial(self._renewed, session, model))
-            after = 0
+            after, answered = 0, 0
             while max_rounds is None or len(reports) < max_rounds:
                 wait_s = _WAIT_S if until_finished else 0.0
-                offer = self._patiently(partial(self._next, session, after, wait_s))
-                if isinstance(offer, RoundHeader):
+                offer = self._patiently(partial(self._next, session, after, answered, wait_s))
+                if isinstance(offer, EvaluationHeader):
+                    done = self._patiently(partial(self._evaluate, session, offer))
+                    answered = offer.evaluation_id
+                    if evaluated is not None:
+                        evaluated(done)
+                elif isinstance(offer, RoundHeader):
+                    trainer = self.trainer or find_trainer()
                     report = self._patiently(partial(self._round, session, offer, trainer))
                     after = offer.round_id
                     reports.append(report)
@@ -418,23 +440,64 @@ class Federation:
             models=Models(session.store, member.connection, member.deployment.server_signing_key, model),
         )
 
-    def _offer(self, member: Membership, *, after: int, wait_s: float) -> _Offer:
-        """The round that is open for this device, or why there is none."""
-        asked_at = self.clock()
-        answer, values = member.connection.get_json("/v1/rounds/current", query={"after": after, "wait_s": wait_s})
-        if answer.status == 200:
-            return read_header(values, member.deployment.server_signing_key, now=self.clock())
-        if answer.headers.get("uvsdk-training") == "finished":
+    def _offer(self, member: Membership, *, after: int, evaluated: int, wait_s: float) -> _Offer:
+        """The round or the evaluation that is open for this device, or why there is none."""
+        asked_at, key = self.clock(), member.deployment.server_signing_key
+        query = {"after": after, "wait_s": wait_s, "evaluated": evaluated}
+        told, values = member.connection.get_json("/v1/rounds/current", query=query)
+        if told.status == 200:
+            return read_header(values, key, now=self.clock())
+        state = told.headers.get("uvsdk-training")
+        if state in ("finished", "stopped"):
             return "finished"
+        if state == "evaluating":
+            told, values = member.connection.get_json("/v1/evaluations/current", query={"after": evaluated})
+            if told.status == 200:
+                return read_evaluation(values, key, now=self.clock())
         # A server that does not hold the answer back must not be asked without pause.
         if wait_s > 0 and self.clock() - asked_at < _PAUSE_S:
             self.sleep(_PAUSE_S)
         return "waiting"
 
-    def _next(self, session: _Session, after: int, wait_s: float) -> _Offer:
+    def _next(self, session: _Session, after: int, evaluated: int, wait_s: float) -> _Offer:
         """Send what waits, then ask for a round."""
         self._flush(session)
-        return self._offer(session.member, after=after, wait_s=wait_s)
+        return self._offer(session.member, after=after, evaluated=evaluated, wait_s=wait_s)
+
+    def _evaluate(self, session: _Session, header: EvaluationHeader) -> EvaluationDone:
+        """Answer one evaluation. Trying again is safe: once the report is in the queue, that one is sent."""
+        member, store, models = session.member, session.store, session.models
+        done = EvaluationDone(header.evaluation_id, header.candidate, "refused")
+        endpoint = endpoint_of(header)
+        if not any(item.endpoint == endpoint for item in session.queue.items()):
+            try:
+                kind = check_evaluation(header, member)
+                task = fetch_evaluation_task(member, header)
+                released = models.of_round(header.released)
+                found = answer(
+                    task,
+                    kind,
+                    features=store.features(member.user_id),
+                    candidate=models.of_round(header.candidate),
+                    released=released,
+                    fmr=self.fmr,
+                )
+            except UpdateRejectedError as error:
+                return replace(done, detail=str(error))
+            except ServerRefusedError as error:
+                if error.status not in _ROUND_OVER and error.kind != "not-selected":
+                    raise
+                return replace(done, detail=str(error))
+            enqueue_report(session.queue, member, header=header, report=found.report)
+            done = replace(done, samples=found.report.samples, seconds=found.seconds)
+        try:
+            self._flush(session)
+        except ServerUnreachableError as error:
+            return replace(done, state="queued", detail=str(error))
+        refusal = next((item for item in session.queue.dropped() if item.endpoint == endpoint), None)
+        if refusal is not None:
+            return replace(done, detail=f"the server refused the report ({refusal.status} {refusal.kind})")
+        return replace(done, state="uploaded")
 
     def _round(self, session: _Session, header: RoundHeader, trainer: Trainer) -> RoundReport:
         """Train in one round and upload the update.

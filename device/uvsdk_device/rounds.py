@@ -67,13 +67,13 @@ def read_header(values: Object, signing_key: Ed25519PublicKey, *, now: float) ->
     header = RoundHeader(
         deployment=text(values, "deployment"),
         algorithm=text(values, "algorithm"),
-        round_id=_positive(values, "round_id"),
+        round_id=positive(values, "round_id"),
         model_version=text(values, "model_version"),
         config_digest=text(values, "config_digest"),
         deadline_unix_s=number(values, "deadline_unix_s"),
         server_key_id=text(values, "server_key_id"),
         server_public_key=key_bytes(values, "server_public_key"),
-        cohort=_positive(values, "cohort"),
+        cohort=positive(values, "cohort"),
         clip_norm=number(values, "clip_norm"),
     )
     verify_statement(header, validity_of(values), signature_bytes(values), signing_key, now=now)
@@ -191,14 +191,17 @@ def enqueue(
 
 
 def acknowledge(store: EncryptedStore, member: Membership, item: QueueItem) -> None:
-    """Keep the memory of an update that the server has acknowledged."""
+    """Keep the memory of an update that the server has acknowledged; a report leaves nothing to keep."""
+    if not item.note:
+        return
     keep_memory(store, member.user_id, member.deployment, unpack(MemoryRecord, item.note))
 
 
-def _positive(values: Object, field: str) -> int:
+def positive(values: Object, field: str) -> int:
+    """A whole number above 0 of a header. Raises ``WireError``."""
     value = values.get(field)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise WireError(f"the round's header lacks the positive whole number {field!r}")
+        raise WireError(f"the header lacks the positive whole number {field!r}")
     return value
 
 

@@ -15,7 +15,18 @@ from uvsdk_server.freshness import ChallengeHeader, Freshness
 from uvsdk_server.limits import Bounds, Gate
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.observer import Observer, Unobserved
-from uvsdk_server.routes import attempts, deployment, devices, models, operations, releases, rounds, users, verify
+from uvsdk_server.routes import (
+    attempts,
+    deployment,
+    devices,
+    evaluations,
+    models,
+    operations,
+    releases,
+    rounds,
+    users,
+    verify,
+)
 from uvsdk_server.settings import Settings
 
 
@@ -58,7 +69,7 @@ def create_app(settings: Settings, *, observer: Observer | None = None) -> FastA
     app.add_middleware(Gate, bounds=bounds, metrics=metrics)
     app.add_middleware(ChallengeHeader, freshness=freshness)
     app.add_middleware(BasePath, prefix=settings.base_path)
-    for module in (deployment, devices, users, rounds, models, releases, verify, attempts, operations):
+    for module in (deployment, devices, users, rounds, evaluations, models, releases, verify, attempts, operations):
         app.include_router(module.router)
     return app
 

@@ -152,6 +152,7 @@ class Deletions:
             await removals.settle(self._database, self._data)
         self._rounds.board.strike(gone)
         self._rounds.awaited.forget(gone)
+        self._rounds.reporting.forget(gone)
         return row
 
     async def _record(self, connection: AsyncConnection, user: str) -> Deletion:

@@ -29,6 +29,7 @@ from uvsdk_server.calibrations import open_base, seal_base, seal_calibration
 from uvsdk_server.clocks import Clock, NotBefore, wall_clock
 from uvsdk_server.deletions import Deletions
 from uvsdk_server.driver import Driver
+from uvsdk_server.evaluating import Evaluations
 from uvsdk_server.freshness import Freshness
 from uvsdk_server.keys import AtRest, KeyFolder, KeyRing
 from uvsdk_server.limits import Allowance
@@ -38,6 +39,7 @@ from uvsdk_server.observer import Observer
 from uvsdk_server.people import People
 from uvsdk_server.readiness import Readiness
 from uvsdk_server.releases import Releases
+from uvsdk_server.reports import Reports
 from uvsdk_server.rounds import Rounds
 from uvsdk_server.settings import Settings
 from uvsdk_server.store import ledger, removals, schema
@@ -70,6 +72,8 @@ class Deployment:
     people: People
     rounds: Rounds
     driver: Driver
+    evaluations: Evaluations
+    reports: Reports
     uploads: Uploads
     deletions: Deletions
     verifier: Verifier
@@ -198,7 +202,9 @@ class Deployment:
             dimension=candidate.manifest.dimension,
             devices_per_user=settings.devices_per_user,
             dismissed=rounds.dismiss,
+            evaluates=training.evaluates,
         )
+        evaluations = Evaluations(rounds, models, releases, settings=settings, metrics=metrics, log=log)
         return cls(
             settings=settings,
             database=database,
@@ -209,7 +215,9 @@ class Deployment:
             training=training,
             people=people,
             rounds=rounds,
-            driver=Driver(rounds, models, settings=settings, metrics=metrics, log=log),
+            driver=Driver(rounds, models, evaluations, settings=settings, metrics=metrics, log=log),
+            evaluations=evaluations,
+            reports=Reports(rounds, metrics, dimension=candidate.manifest.dimension),
             uploads=Uploads(
                 rounds,
                 blobs,

@@ -6,6 +6,7 @@
                             |              |
                             +--------------+-------> aborted
 
+Between rounds candidates are evaluated (:mod:`uvsdk_server.evaluating`).
 Every arrow is one database transaction. One task, :meth:`Driver.run`, draws them all; a server that is killed
 anywhere goes on from the state it finds. A commit flips the model version, the algorithm's state and the
 optimiser's state at once, and all randomness comes from the deployment's seed and the round's number
@@ -31,6 +32,7 @@ from uvsdk.records.codec import Scalar, pack, unpack
 from uvsdk_server import aggregation, observer, protocol
 from uvsdk_server.board import Notice
 from uvsdk_server.clocks import Waits
+from uvsdk_server.evaluating import Evaluations
 from uvsdk_server.models import Models
 from uvsdk_server.monitoring import Log, Metrics, where
 from uvsdk_server.rounds import Rounds
@@ -51,8 +53,18 @@ class Driver:
         stalled: class of the error that keeps :meth:`run` from moving on, empty while nothing does.
     """
 
-    def __init__(self, rounds: Rounds, models: Models, *, settings: Settings, metrics: Metrics, log: Log) -> None:
+    def __init__(
+        self,
+        rounds: Rounds,
+        models: Models,
+        evaluations: Evaluations,
+        *,
+        settings: Settings,
+        metrics: Metrics,
+        log: Log,
+    ) -> None:
         self.stalled = ""
+        self._evaluations = evaluations
         self._rounds = rounds
         self._database = rounds.database
         self._blobs = rounds.blobs
@@ -101,7 +113,8 @@ class Driver:
         async with self._database.read() as connection:
             row = await ledger.newest_round(connection)
         if row is None or row.state in ("committed", "aborted"):
-            return await self._open(row)
+            wait_s = await self._evaluations.advance()
+            return await self._open(row) if wait_s is None else wait_s
         if row.state == "open":
             await self._select(row)
         elif row.state == "selected":
@@ -122,10 +135,11 @@ class Driver:
             medians = await ledger.norm_medians(connection, clipping.ROUNDS)
         assert deployment is not None
         finished = deployment.committed_rounds >= config.rounds
-        await self._rounds.board.post(Notice(finished=finished))
+        stopped = bool(deployment.stopped)
+        await self._rounds.board.post(Notice(finished=finished, stopped=stopped))
         size = config.cohort(eligible)
         early = not deployment.started and admitted < self._settings.start_after_users
-        if finished or early or size < config.quorum(size):
+        if finished or stopped or early or size < config.quorum(size):
             return None
         if last is not None:
             assert last.closed is not None  # it is committed or aborted
@@ -365,7 +379,7 @@ class Driver:
     async def _clean(self) -> None:
         """Forget what closed rounds leave; at start-up, also what a crash kept from being forgotten."""
         async with self._database.write() as connection:
-            blobs = await ledger.strip_uploads(connection)
+            blobs = await ledger.strip_uploads(connection) + await self._evaluations.clean(connection)
             newest = await ledger.newest_round(connection)
             if newest is not None:
                 await ledger.forget_receipts(connection, newest.round_id - self._settings.keep_rounds)

@@ -23,6 +23,10 @@ UPDATE_PATH: Final = re.compile(r"/v1/rounds/\d+/update")
 SMALL_BYTES: Final = 16 << 10
 """Largest body where nothing large belongs: a registration is 500 bytes, and anybody may send one."""
 
+REPORT_BYTES: Final = 32 << 20
+"""Largest report of an evaluation, whose moments grow with the square of the embedding's dimension: 3 MiB for 512."""
+
+_REPORT: Final = re.compile(r"/v1/evaluations/\d+/report")
 _LARGE: Final = re.compile(
     r"/v1/verify|/v1/users/[^/]*/(admission|template)|/v1/rounds/\d+/task|/v1/models/[^/]*/calibration"
 )
@@ -46,6 +50,8 @@ class Bounds:
 
     def of_path(self, path: str) -> int:
         """The largest body of a request to that path, which is no update."""
+        if _REPORT.fullmatch(path):
+            return max(self.body_bytes, REPORT_BYTES)
         return self.body_bytes if _LARGE.fullmatch(path) else min(self.body_bytes, SMALL_BYTES)
 
     def patience_s(self, waited_s: float, received: int) -> float:

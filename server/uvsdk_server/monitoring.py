@@ -49,6 +49,10 @@ class Metrics:
     rounds: Counter = field(init=False)
     aggregation_seconds: Histogram = field(init=False)
     current_round: Gauge = field(init=False)
+    reports: Counter = field(init=False)
+    evaluations: Counter = field(init=False)
+    evaluation_seconds: Histogram = field(init=False)
+    training_stopped: Gauge = field(init=False)
     class_cosine: Gauge = field(init=False)
     mean_delta_norm: Gauge = field(init=False)
     largest_step_ratio: Gauge = field(init=False)
@@ -68,6 +72,16 @@ class Metrics:
             ("rounds", Counter("uvsdk_rounds", "Closed rounds by outcome.", ["outcome"], registry=registry)),
             ("aggregation_seconds", Histogram("uvsdk_aggregation_seconds", "Sum and step.", registry=registry)),
             ("current_round", Gauge("uvsdk_current_round", "Id of the newest round.", registry=registry)),
+            ("reports", Counter("uvsdk_reports", "Reports by outcome.", ["outcome"], registry=registry)),
+            (
+                "evaluations",
+                Counter("uvsdk_evaluations", "Evaluations by what came of them.", ["outcome"], registry=registry),
+            ),
+            ("evaluation_seconds", Histogram("uvsdk_evaluation_seconds", "Sums and verdict.", registry=registry)),
+            (
+                "training_stopped",
+                Gauge("uvsdk_training_stopped", "1 while training rests because it got worse.", registry=registry),
+            ),
             (
                 "class_cosine",
                 Gauge(

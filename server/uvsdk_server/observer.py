@@ -22,6 +22,20 @@ POINTS: Final = (
 """In the order in which a round passes them."""
 
 
+REPORT_STORED: Final = "report-stored"
+REPORT_RECORDED: Final = "report-recorded"
+REPORT_ANSWERED: Final = "report-answered"
+EVALUATION_COMPLETE: Final = "evaluation-complete"
+EVALUATION_APPLIED: Final = "evaluation-applied"
+EVALUATION_POINTS: Final = (
+    REPORT_STORED,
+    REPORT_RECORDED,
+    REPORT_ANSWERED,
+    EVALUATION_COMPLETE,
+    EVALUATION_APPLIED,
+)
+"""In the order in which an evaluation passes them."""
+
 DELETION_RECORDED: Final = "deletion-recorded"
 DELETION_FILES_GONE: Final = "deletion-files-gone"
 DELETION_POINTS: Final = (DELETION_RECORDED, DELETION_FILES_GONE)

@@ -23,7 +23,7 @@ from uvsdk.templates.template import Template
 from uvsdk_server import tokens
 from uvsdk_server.keys import KeyFolder
 from uvsdk_server.seals import seal_of
-from uvsdk_server.store import ledger, roster
+from uvsdk_server.store import evaluations, ledger, roster
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.roster import DeviceRow, State
 from uvsdk_server.store.rows import TemplateRow, every
@@ -85,8 +85,11 @@ class People:
         dimension: int,
         devices_per_user: int,
         dismissed: Callable[[frozenset[str]], None],
+        evaluates: Callable[[str, int], bool],
     ) -> None:
-        """``dismissed`` is told of devices that no longer train."""
+        """``dismissed`` is told of devices that no longer train; ``evaluates`` draws whether a user, while so many
+        train, never does."""
+        self._evaluates = evaluates
         self._database = database
         self._keys = keys
         self._dismissed = dismissed
@@ -201,16 +204,24 @@ class People:
             return await roster.list_devices(connection, user=user, state=state, after=after, limit=limit)
 
     async def admit(self, admission: Admission, place: Place) -> None:
-        """Keep an admission that the algorithm takes until the next round. Raises :class:`Problem` 401, 409."""
+        """Keep an admission that the algorithm takes until the next round. Raises :class:`Problem` 401, 409.
+
+        The first one draws whether its user trains. Of one who only evaluates, nothing but the number of samples stays.
+        """
         own = await seal_of(admission.user, self._keys, self._database)
         sealed = own.seal(pack(admission), f"admission/{admission.user}")
         async with self._database.write() as connection:
             await _advance(connection, place, check_trains)
+            evaluates = await evaluations.role(connection, admission.user)
+            if evaluates is None:
+                evaluates = self._evaluates(admission.user, await evaluations.trainers(connection))
             await connection.execute(
                 update(users)
                 .where(users.c.user == admission.user)
                 .values(
-                    admission_sealed=sealed,
+                    evaluates=evaluates,
+                    admission_sealed=None if evaluates else sealed,
+                    anew=users.c.anew & (not evaluates),
                     admitted=True,
                     # The number that weighs its updates is fixed by the first admission, until the user leaves.
                     samples=case((users.c.admitted, users.c.samples), else_=admission.samples),

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from uvsdk.errors import UpdateRejectedError
-from uvsdk.federation.messages import Admission, Invitation, RoundHeader, Task
+from uvsdk.federation.messages import Admission, EvaluationHeader, Invitation, RoundHeader, Task
 from uvsdk.federation.round import assign, invite
 from uvsdk.federation.strategy import EMBEDDED, INSTANCES, MEAN, PERSON
-from uvsdk.privacy.sealing import Binding, new_nonce, seal
+from uvsdk.privacy.sealing import CHUNK_BYTES, Binding, new_nonce, seal
 from uvsdk.records.codec import pack
+from uvsdk.release.report import EvaluationTask
 from uvsdk_server.keys import KeyRing
 from uvsdk_server.people import Device
-from uvsdk_server.store.rows import Round
+from uvsdk_server.store.rows import EvaluationRow, Round
 from uvsdk_server.training import Training
 
 SERVER_SENDER = "server"
@@ -69,6 +70,35 @@ def task(training: Training, device: Device, row: Round, keys: KeyRing, *, reque
     return _sealed("task", pack(message), training, device, row, keys)
 
 
+def evaluation_header(training: Training, row: EvaluationRow, keys: KeyRing) -> EvaluationHeader:
+    """What devices are told of an evaluation that collects."""
+    assert row.deadline is not None  # since it collects
+    return EvaluationHeader(
+        deployment=training.config.deployment,
+        algorithm=training.config.algorithm,
+        evaluation_id=row.evaluation_id,
+        candidate=row.candidate,
+        released=row.released,
+        impostors=row.impostors,
+        config_digest=row.config_digest,
+        deadline_unix_s=row.deadline,
+        server_key_id=row.server_key_id,
+        server_public_key=keys.public(row.server_key_id),
+        asked=row.asked,
+    )
+
+
+def evaluation_task(
+    training: Training, device: Device, row: EvaluationRow, keys: KeyRing, task: EvaluationTask
+) -> bytes:
+    """What one device is asked in an evaluation, sealed to it."""
+    message = memoryview(pack(task))
+    chunks = [message[start : start + CHUNK_BYTES] for start in range(0, len(message), CHUNK_BYTES)]
+    place = (row.evaluation_id, row.candidate)
+    binding = _binding("evaluation-task", training, device, *place)
+    return seal(chunks, binding, recipient=device.sealing_key, signing_key=keys.signing)
+
+
 def check_admission(training: Training, admission: Admission) -> None:
     """Raise ``UpdateRejectedError`` unless the algorithm takes that admission; the state stays as it is.
 
@@ -102,15 +132,19 @@ def check_admission(training: Training, admission: Admission) -> None:
 
 
 def _sealed(message_type: str, message: bytes, training: Training, device: Device, row: Round, keys: KeyRing) -> bytes:
-    binding = Binding(
+    binding = _binding(message_type, training, device, row.round_id, row.model_version)
+    return seal([message], binding, recipient=device.sealing_key, signing_key=keys.signing)
+
+
+def _binding(message_type: str, training: Training, device: Device, round_id: int, model_version: str) -> Binding:
+    return Binding(
         deployment=training.config.deployment,
         direction="down",
         message_type=message_type,
         algorithm=training.config.algorithm,
-        round_id=row.round_id,
-        model_version=row.model_version,
+        round_id=round_id,
+        model_version=model_version,
         sender=SERVER_SENDER,
         recipient_key_id=device.device_id,
         nonce=new_nonce(),
     )
-    return seal([message], binding, recipient=device.sealing_key, signing_key=keys.signing)

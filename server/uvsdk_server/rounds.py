@@ -35,6 +35,7 @@ class Rounds:
     Attributes:
         clock: seconds since 1970, which may be set.
         awaited: whom the round in progress waits for.
+        reporting: whom the evaluation in progress waits for; the numbers are those of evaluations.
         board: what those who wait for a round are told.
         drafts: blobs that a transaction is about to name; written under ``state_lock``.
         state_lock: held while the algorithm's state changes: by selection, by aggregation, and by a user who leaves.
@@ -55,6 +56,7 @@ class Rounds:
         self.state_lock = asyncio.Lock()
         self.woken = asyncio.Event()
         self.awaited = Awaited()
+        self.reporting = Awaited()
 
     def wake(self) -> None:
         """Something happened that may move a round on."""

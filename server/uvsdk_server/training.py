@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from uvsdk.errors import SettingsError
-from uvsdk.federation import algorithms, clipping, optimisers, streams
+from uvsdk.federation import algorithms, clipping, optimisers, roles, streams
 from uvsdk.federation.classes.matrix import mean_offdiagonal_cosine
 from uvsdk.federation.messages import OptimiserState, TrainingConfig
 from uvsdk.federation.round import Method
 from uvsdk.records.codec import Scalar
+from uvsdk.release.report import GROUPS
 
 
 class Training:
@@ -49,6 +50,14 @@ class Training:
         """The seed of one round, decimal: a function of the deployment's seed and the round's number."""
         return str(streams.round_seed(self._seed, round_id))
 
+    def evaluates(self, user: str, trainers: int) -> bool:
+        """Whether a user who joins while so many train never does (:mod:`uvsdk.federation.roles`)."""
+        return roles.evaluates(user, seed=self._seed, trainers=trainers, config=self.config)
+
+    def group(self, user: str) -> int:
+        """The group that a user's sums are added to when a model is evaluated."""
+        return roles.group(user, seed=self._seed, groups=GROUPS)
+
     def announced_norm(self, medians: Sequence[float]) -> float:
         """The longest update that counts in a round that follows committed rounds with these medians."""
         return clipping.announced_norm(self.start_norm, medians, config=self.config)
@@ -71,10 +80,11 @@ class Training:
 
 
 def check_restricted(config: TrainingConfig, allowed: Sequence[str]) -> None:
-    """Raise ``SettingsError`` where the algorithm advises against these settings and the operator has not named it, or
-    where one device could move the model without bound.
+    """Raise ``SettingsError`` where the algorithm advises against these settings and the operator has not named it,
+    where one device could move the model without bound, or where no model could be evaluated as it is asked for.
     """
     clipping.check_bounded(config)
+    _ = Method.of(config).impostors
     settings = algorithms.settings(config.algorithm, config.algorithm_settings)
     reason = algorithms.server(config.algorithm).restricted(settings)
     if reason and config.algorithm not in allowed:

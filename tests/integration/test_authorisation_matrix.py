@@ -125,6 +125,12 @@ SERVER: Mapping[tuple[str, str], Outcomes] = {
     ("GET", "/v1/rounds/{round_id}/invitation"): MEMBER,
     ("POST", "/v1/rounds/{round_id}/task"): MEMBER,
     ("PUT", "/v1/rounds/{round_id}/update"): {**MEMBER, "another body": PASSES},  # checked once the body has come
+    ("GET", "/v1/evaluations/current"): MEMBER,
+    ("GET", "/v1/evaluations/{evaluation_id}/task"): MEMBER,
+    ("PUT", "/v1/evaluations/{evaluation_id}/report"): {**MEMBER, "another body": PASSES},  # as of an update
+    ("GET", "/v1/evaluations"): OPERATOR,
+    ("POST", "/v1/evaluations"): OPERATOR,
+    ("POST", "/v1/training/resume"): OPERATOR,
     ("GET", "/v1/models/current"): READER,
     ("GET", "/v1/models/candidate"): READER,
     ("GET", "/v1/models/{version}/bundle"): READER,
@@ -250,6 +256,7 @@ def call_of(route: tuple[str, str], subject: SyntheticDevice, signer: SyntheticD
         "user": subject.user,
         "device_id": subject.device_id,
         "round_id": "1",
+        "evaluation_id": "1",
         "number": "1",
         "deletion_id": "0" * 32,
         "version": "current",

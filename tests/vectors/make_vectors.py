@@ -39,6 +39,7 @@ from uvsdk.privacy.bundle_signing import BundleStatement
 from uvsdk.privacy.identifiers import key_id
 from uvsdk.privacy.sealing import SUITES, Binding, seal
 from uvsdk.records.codec import pack
+from uvsdk.release.report import EvaluationReport, EvaluationTask, report_on
 from uvsdk.scoring import Calibration, Threshold, record
 from uvsdk.scoring.cohort import Cohort
 from uvsdk.scoring.compensation import Compensation
@@ -130,11 +131,49 @@ ROUND_HEADER = messages.RoundHeader(
     cohort=20,
     clip_norm=0.5,
 )
+EVALUATION_HEADER = messages.EvaluationHeader(
+    deployment="clinic",
+    algorithm="fedaws",
+    evaluation_id=3,
+    candidate="ab" * 32,
+    released="ef" * 32,
+    impostors="cohort",
+    config_digest="cd" * 32,
+    deadline_unix_s=1700000600.5,
+    server_key_id=key_id(PUBLIC),
+    server_public_key=PUBLIC,
+    asked=40,
+)
+EVALUATION_TASK = EvaluationTask(
+    evaluation_id=3,
+    candidate="ab" * 32,
+    released="ef" * 32,
+    impostors="cohort",
+    evaluates=True,
+    cohort=np.array([[0.6, 0.8, 0.0]], np.float32),
+    released_cohort=np.array([[0.0, 0.6, 0.8]], np.float32),
+)
+EVALUATION_REPORT = EvaluationReport(
+    evaluation_id=3,
+    candidate=report_on(
+        np.array([[0.6, 0.8, 0.0], [0.8, 0.6, 0.0]], np.float32),
+        model_version="ab" * 32,
+        impostors="moments",
+        evaluates=True,
+        strangers=np.empty((0, 3), np.float32),
+    ),
+    released=(),
+    samples=2,
+    accepts=1,
+)
 BUNDLE_STATEMENT = BundleStatement("a clinic", bundle="12" * 32, model_version="ab" * 32, calibration="cd" * 32)
 MESSAGES: tuple[Any, ...] = (
     ADMISSION,
     SERVER_STATEMENT,
     ROUND_HEADER,
+    EVALUATION_HEADER,
+    EVALUATION_TASK,
+    EVALUATION_REPORT,
     BUNDLE_STATEMENT,
     messages.TemplateUpload("0f" * 32, "ab" * 32, template=TEMPLATES["template_v3.bin"].to_plain_bytes()),
     messages.Numbered(1700000000000, body=pack(ADMISSION)),

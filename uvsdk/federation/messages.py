@@ -224,6 +224,37 @@ class RoundHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationHeader:
+    """What a device learns of an evaluation before it answers, signed like a :class:`RoundHeader`.
+
+    Args:
+        deployment: its name.
+        algorithm: of the training.
+        evaluation_id: counts evaluations of the deployment.
+        candidate: model version under evaluation.
+        released: model version that verifies now; the same where that is evaluated alone.
+        impostors: where impostors' scores come from (:data:`uvsdk.release.report.Impostors`).
+        config_digest: of the training configuration.
+        deadline_unix_s: when the evaluation closes at the latest.
+        server_key_id: of the next.
+        server_public_key: the raw X25519 key that the report is sealed to.
+        asked: devices that are asked.
+    """
+
+    deployment: str
+    algorithm: str
+    evaluation_id: int
+    candidate: str
+    released: str
+    impostors: str
+    config_digest: str
+    deadline_unix_s: float
+    server_key_id: str
+    server_public_key: bytes
+    asked: int
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
     """What a user's device sends once, when it joins; fields that the algorithm does not need are empty.
 

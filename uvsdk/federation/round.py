@@ -38,12 +38,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
 from uvsdk.arrays import Float32, Float64
-from uvsdk.errors import UpdateRejectedError
+from uvsdk.errors import SettingsError, UpdateRejectedError
 from uvsdk.federation import aggregation, algorithms, clipping, optimisers
 from uvsdk.federation.messages import Admission, OptimiserState, TrainingConfig
 from uvsdk.federation.strategy import AnyRequestAlgorithm, AnyServerAlgorithm, Contribution, Memory, Secret
@@ -68,6 +68,27 @@ class Method:
         name = config.algorithm
         settings = algorithms.settings(name, config.algorithm_settings)
         return cls(config, algorithms.server(name), algorithms.request(name), settings)
+
+    @property
+    def impostors(self) -> Literal["moments", "cohort", "off"]:
+        """Where impostors' scores come from when a model is evaluated (:data:`uvsdk.release.report.Impostors`).
+
+        Raises:
+            SettingsError: ``own``, or ``moments`` where no template may leave a device.
+        """
+        asked = self.config.evaluation
+        if asked == "own":
+            raise SettingsError(
+                "evaluation = 'own' is refused: how a person's samples score against codewords that their device makes "
+                "up, or against proxies it was given, is not how strangers score against templates. Say 'cohort' "
+                "(uvsdk cohort make), by which a device tells scores alone, or 'moments'"
+            )
+        if asked == "moments" and not self.server.verifies_on_server:
+            raise SettingsError(
+                f"evaluation = 'moments' is refused under {self.config.algorithm}: a device's sums tell its template, "
+                "and there none may leave the device. Say 'cohort' (uvsdk cohort make), or 'off'"
+            )
+        return self.server.impostors if asked == "auto" else cast("Literal['moments', 'cohort', 'off']", asked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a server says in the open and stands behind: the deployment it is, and the round it runs.
+"""What a server says in the open and stands behind: the deployment it is, the round and the evaluation it runs.
 
 A statement travels as JSON beside its :class:`Validity` and its signature. The signature is Ed25519 over
 ``b"uvsdk/statement/2"``, the SHA-256 of the statement packed by :mod:`uvsdk.records.codec`, whose header names the
@@ -26,7 +26,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from uvsdk.errors import SealError
-from uvsdk.federation.messages import RoundHeader, ServerStatement
+from uvsdk.federation.messages import EvaluationHeader, RoundHeader, ServerStatement
 from uvsdk.privacy.identifiers import key_id
 from uvsdk.records.codec import pack
 
@@ -35,7 +35,7 @@ CLOCK_SKEW_S: Final = 300.0
 
 _SIGNED = b"uvsdk/statement/2"
 
-Statement = ServerStatement | RoundHeader
+Statement = ServerStatement | RoundHeader | EvaluationHeader
 
 
 @dataclass(frozen=True, slots=True)

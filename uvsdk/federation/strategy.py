@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -113,6 +113,8 @@ class ServerAlgorithm(Generic[State, Settings, Task, Payload]):
         report: (state, settings) -> what an operator should know of this training, by name.
         verifies_on_server: whether a user may leave a template with the server; ``False`` where no template may leave
             the device.
+        impostors: where impostors' scores come from when a model is evaluated and the configuration says ``auto``:
+            ``moments`` where the rounds tell the server a vector of every person anyway, ``cohort`` where they do not.
     """
 
     state: type[State]
@@ -131,6 +133,7 @@ class ServerAlgorithm(Generic[State, Settings, Task, Payload]):
     restricted: Callable[[Settings], str] = unrestricted
     report: Callable[[State, Settings], Mapping[str, Scalar]] = nothing_to_report
     verifies_on_server: bool = True
+    impostors: Literal["moments", "cohort"] = "moments"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

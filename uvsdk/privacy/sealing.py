@@ -57,7 +57,10 @@ SUITES: Final = ("aes-128-gcm", "chacha20-poly1305")
 """AES where the processor has instructions for it, ChaCha20 where it has not."""
 
 _DIRECTIONS = ("up", "down")
-_MESSAGE_TYPES = ("admission", "template", "update", "invitation", "request", "task")
+_MESSAGE_TYPES = (
+    *("admission", "template", "update", "invitation", "request", "task"),
+    *("evaluation-task", "evaluation-report"),
+)
 _MAGIC = b"UVS1"
 _SIGNED = b"uvsdk/envelope/1"
 _SIGNATURE_BYTES = 64
@@ -80,9 +83,10 @@ class Binding:
     Args:
         deployment: name of the deployment.
         direction: ``up`` (device to server) or ``down``.
-        message_type: ``admission``, ``template``, ``update``, ``invitation``, ``request`` or ``task``.
+        message_type: ``admission``, ``template``, ``update``, ``invitation``, ``request``, ``task``,
+            ``evaluation-task`` or ``evaluation-report``.
         algorithm: registry name; empty where none is concerned.
-        round_id: the round, 0 for a message outside rounds.
+        round_id: the round, or the evaluation; 0 for a message outside both.
         model_version: version of the model it was made with.
         sender: device id, or the server's name for itself.
         recipient_key_id: which of the recipient's keys opens it.

@@ -27,10 +27,11 @@ STATUS: Final[Mapping[str, int]] = {
         "unknown-user",
         405: "method-not-allowed",
         408: "too-slow",
-        409: "already-requested already-uploaded device-exists keys-replaced model-mismatch nothing-to-request "
-        "out-of-order replayed-nonce release-frozen request-needed still-registered template-outdated too-many-devices "
-        "uncalibrated wrong-algorithm wrong-deployment wrong-key wrong-model wrong-round",
-        410: "round-closed",
+        409: "already-requested already-uploaded device-exists evaluation-off keys-replaced model-mismatch "
+        "nothing-to-request out-of-order replayed-nonce release-frozen request-needed still-registered "
+        "template-outdated too-many-devices uncalibrated wrong-algorithm wrong-deployment wrong-evaluation wrong-key "
+        "wrong-model wrong-round",
+        410: "evaluation-closed round-closed",
         413: "sample-too-large too-large",
         421: "wrong-authority",
         422: "invalid-request invalid-update laxer-rate threshold uncalibrated-domain",

@@ -59,6 +59,8 @@ class Simulation:
         engine: how to compute.
         workers: where chunks of devices are trained; this process, unless others are named
             (:mod:`uvsdk.simulation.ray_backend`).
+        evaluators: devices that never train and are in no class matrix, e.g. those of
+            :func:`uvsdk.federation.roles.split`.
 
     Raises:
         SettingsError: settings that do not suit the algorithm, the trunk or the number of devices.
@@ -72,8 +74,10 @@ class Simulation:
         engine: Engine | None = None,
         *,
         workers: Workers | None = None,
+        evaluators: frozenset[str] = frozenset(),
     ) -> None:
         self.config = config
+        self.evaluators = evaluators
         self.method = Method.of(config)
         self.trunk = trunk
         self.population = population
@@ -92,7 +96,7 @@ class Simulation:
         self.refused: frozenset[str] = frozenset()
         self._workers = workers or InProcess(trunk, self.engine.threads)
         self._batching = self._first_batching()
-        size = config.cohort(len(population.users))
+        size = config.cohort(len(self._trainers))
         if size < config.quorum(size):
             raise SettingsError(
                 f"a round of {size} devices is below the quorum of {config.quorum(size)}; add devices, or set "
@@ -157,6 +161,7 @@ class Simulation:
         engine: Engine | None = None,
         workers: Workers | None = None,
         config: TrainingConfig | None = None,
+        evaluators: frozenset[str] = frozenset(),
     ) -> Simulation:
         """Go on where :meth:`save` left off: the same rounds, bit for bit, under the same engine.
 
@@ -166,6 +171,7 @@ class Simulation:
             engine: how to compute.
             workers: where chunks of devices are trained.
             config: the checkpoint's for ``None``; another one may have more rounds.
+            evaluators: the same devices.
 
         Raises:
             SettingsError: no such file, or a population of other devices.
@@ -175,7 +181,7 @@ class Simulation:
         kept = checkpoint.read(path)
         backbones.unflatten(trunk, kept.theta)
         config = config or TrainingConfig.from_json(kept.config)
-        simulation = cls(config, trunk, population, engine, workers=workers)
+        simulation = cls(config, trunk, population, engine, workers=workers, evaluators=evaluators)
         simulation.seed = int(kept.seed)
         simulation.round_id, simulation.committed, simulation.started = kept.round_id, kept.committed, kept.started
         simulation.refused = frozenset(kept.refused)
@@ -186,10 +192,11 @@ class Simulation:
         if simulation.engine.batching == "auto":
             simulation._batching = kept.batching
         known = set(simulation.method.server.users(simulation.state)) | simulation.refused
-        if kept.started and known != set(population.users):
+        trainers = set(simulation._trainers)
+        if kept.started and known != trainers:
             raise SettingsError(
-                f"the checkpoint is of {len(known)} devices, {len(known & set(population.users))} of the "
-                f"{len(population.users)} here are among them; restore it with the population it was made of"
+                f"the checkpoint is of {len(known)} devices, {len(known & trainers)} of the {len(trainers)} here are "
+                "among them; restore it with the population it was made of"
             )
         return simulation
 
@@ -232,12 +239,12 @@ class Simulation:
         """Admit every device, then draw the first vectors: what a server does before its first round."""
         self._load()
         needs = self.method.server.needs(self.method.settings)
-        joining = (self._admission(user, needs) for user in self.population.users)
+        joining = (self._admission(user, needs) for user in self._trainers)
         state, refused = admit(self.method, self.state, joining, seed=seed, start=True)
-        left = len(self.population.users) - len(refused)
+        left = len(self._trainers) - len(refused)
         if left < self.config.quorum(self.config.cohort(left)):
             raise SettingsError(
-                f"{self.config.algorithm} refused {len(refused)} of {len(self.population.users)} devices, too few are "
+                f"{self.config.algorithm} refused {len(refused)} of {len(self._trainers)} devices, too few are "
                 f"left for a round; the first reason: {next(iter(refused.values()))}"
             )
         self.state, self.refused, self.started = state, frozenset(refused), True
@@ -259,7 +266,11 @@ class Simulation:
         )
 
     def _eligible(self) -> tuple[str, ...]:
-        return tuple(user for user in self.population.users if user not in self.refused)
+        return tuple(user for user in self._trainers if user not in self.refused)
+
+    @property
+    def _trainers(self) -> tuple[str, ...]:
+        return tuple(user for user in self.population.users if user not in self.evaluators)
 
     def _present(self, cohort: Sequence[str], seed: int) -> tuple[str, ...]:
         if not self.engine.failure_rate:

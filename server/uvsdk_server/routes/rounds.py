@@ -59,19 +59,29 @@ class RoundAnswer(BaseModel):
 @router.get(
     "/v1/rounds/current",
     response_model=RoundAnswer,
-    responses={204: {"description": "No round for this device; the header UVSDK-Training says waiting or finished."}},
+    responses={
+        204: {
+            "description": "No round for this device; the header UVSDK-Training says waiting, evaluating (ask for "
+            "evaluations/current), finished or stopped."
+        }
+    },
 )
 async def get_current_round(
     served: Served,
     device: SignedDevice,
     after: Annotated[int, Query(ge=0, lt=1 << 31)] = 0,
     wait_s: Annotated[float, Query(ge=0, allow_inf_nan=False)] = 0.0,
+    evaluated: Annotated[int, Query(ge=0, lt=1 << 31)] = 0,
 ) -> Response:
-    """Long poll for a round above ``after`` that this device is asked to take part in."""
+    """Long poll for a round above ``after`` that this device is asked to take part in, or for an evaluation above
+    ``evaluated``.
+    """
     board = served.rounds.board
-    header = await board.wait(device.device_id, after, min(wait_s, LONGEST_WAIT_S))
+    header = await board.wait(device.device_id, after, min(wait_s, LONGEST_WAIT_S), evaluated=evaluated)
     if header is None:
-        state = "finished" if board.notice.finished else "waiting"
+        asked = board.notice.asks(device.device_id, evaluated) is not None
+        rests = "stopped" if board.notice.stopped else "finished" if board.notice.finished else "waiting"
+        state = "evaluating" if asked else rests
         return Response(status_code=204, headers={"UVSDK-Training": state})
     return JSONResponse(_answer(header, served).model_dump())
 

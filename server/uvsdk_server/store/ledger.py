@@ -25,9 +25,11 @@ from uvsdk_server.store.schema import (
     cohort,
     deployment,
     devices,
+    evaluations,
     models,
     releases,
     removals,
+    reports,
     rounds,
     uploads,
     users,
@@ -116,14 +118,14 @@ async def settle_admission(connection: AsyncConnection, pending: Joining, *, acc
 
 
 async def eligible_devices(connection: AsyncConnection, *, settled: bool = False) -> list[Candidate]:
-    """Every device that may train, of admitted users; by user, then device.
+    """Every device that may train, of admitted users who do not only evaluate; by user, then device.
 
     ``settled`` leaves out users whose admission the algorithm's state does not hold yet.
     """
     query = (
         select(devices.c.device_id, devices.c.user, users.c.samples)
         .join(users, users.c.user == devices.c.user)
-        .where(users.c.admitted, devices.c.state.in_(("active", "unconfirmed")))
+        .where(users.c.admitted, users.c.evaluates.is_not(True), devices.c.state.in_(("active", "unconfirmed")))
         .order_by(devices.c.user, devices.c.device_id)
     )
     if settled:
@@ -215,9 +217,10 @@ async def keep_state(connection: AsyncConnection, algorithm_blob: str, **values:
 
 
 async def open_key_ids(connection: AsyncConnection) -> set[str]:
-    """HPKE keys that rounds in progress were opened with."""
-    query = select(rounds.c.server_key_id).where(rounds.c.state.not_in(("committed", "aborted")))
-    return set((await connection.execute(query)).scalars())
+    """HPKE keys that rounds and evaluations in progress were opened with."""
+    opened = select(rounds.c.server_key_id).where(rounds.c.state.not_in(("committed", "aborted")))
+    asked = select(evaluations.c.server_key_id).where(evaluations.c.state.in_(("collecting", "judging")))
+    return {name for query in (opened, asked) for name in (await connection.execute(query)).scalars()}
 
 
 async def rounds_with_key(connection: AsyncConnection, key_id: str) -> int:
@@ -284,9 +287,11 @@ async def forget_receipts(connection: AsyncConnection, before: int) -> None:
 
 
 async def forget_user(connection: AsyncConnection, user: str) -> tuple[str, ...]:
-    """Delete every row of ``user``, order the blobs of its updates away, and give their names."""
-    query = select(uploads.c.blob).where(uploads.c.user == user, uploads.c.blob.is_not(None))
-    blobs = tuple((await connection.execute(query)).scalars())
+    """Delete every row of ``user``, order the blobs of its updates and reports away, and give their names."""
+    blobs: tuple[str, ...] = ()
+    for table in (uploads, reports):
+        query = select(table.c.blob).where(table.c.user == user, table.c.blob.is_not(None))
+        blobs += tuple((await connection.execute(query)).scalars())
     await order_blobs(connection, *blobs)
     for table in PERSONAL:
         await connection.execute(delete(table).where(table.c.user == user))
@@ -312,6 +317,7 @@ async def wanted_blobs(connection: AsyncConnection) -> set[str]:
         models.c.calibration_blob,
         releases.c.calibration_blob,
         uploads.c.blob,
+        reports.c.blob,
     )
     named: set[str] = set()
     for column in columns:

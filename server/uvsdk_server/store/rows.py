@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 _Record = TypeVar("_Record")
 
 RoundState: TypeAlias = Literal["open", "selected", "collecting", "aggregating", "committed", "aborted"]
+EvaluationState: TypeAlias = Literal["requested", "collecting", "judging", "closed", "failed"]
 
 
 async def first(connection: AsyncConnection, record: Callable[..., _Record], query: Executable) -> _Record | None:
@@ -45,6 +46,8 @@ class DeploymentRow:
     signing_key: bytes | None
     released: int | None
     release_policy: str | None
+    stopped: str | None
+    forgiven: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +154,54 @@ class Receipt:
     head_sealed: bytes | None
     blob: str | None
     received: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRow:
+    """One evaluation; a requested one has neither a candidate nor a deadline yet.
+
+    ``committed_rounds`` counts those behind the candidate, ``cohort_rows`` the strangers in each task. ``outcome`` and
+    ``release`` say what came of it, ``summary`` what was measured.
+    """
+
+    evaluation_id: int
+    state: EvaluationState
+    cause: str
+    candidate: str
+    released: str
+    impostors: str
+    config_digest: str
+    server_key_id: str
+    committed_rounds: int
+    cohort_rows: int
+    opened: float
+    deadline: float | None
+    closed: float | None
+    asked: int
+    arrived: int
+    outcome: str | None
+    release: int | None
+    summary: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRow:
+    """One accepted report as the database knows it; ``blob`` goes when the evaluation closes."""
+
+    evaluation_id: int
+    device_id: str
+    user: str
+    nonce: str
+    digest: str
+    evaluates: bool
+    blob: str | None
+    received: float
+
+
+@dataclass(frozen=True, slots=True)
+class Respondent:
+    """A device that is asked when a model is evaluated, and whether its user never trains."""
+
+    device_id: str
+    user: str
+    evaluates: bool

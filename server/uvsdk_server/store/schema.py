@@ -52,6 +52,10 @@ deployment = Table(
     Column("signing_key", LargeBinary(32)),
     Column("released", Integer),
     Column("release_policy", String(12)),
+    # Why training rests although rounds are left.
+    Column("stopped", Text),
+    # Evaluations up to this one do not count against training.
+    Column("forgiven", Integer, nullable=False, server_default="0"),
 )
 
 models = Table(
@@ -92,6 +96,8 @@ users = Table(
     Column("vouched", Boolean, nullable=False, server_default=true()),
     Column("anew", Boolean, nullable=False, server_default=false()),
     Column("samples", Integer, nullable=False, server_default="1"),
+    # Whether they never train; not known before the first admission.
+    Column("evaluates", Boolean),
     Column("admission_sealed", LargeBinary),
 )
 
@@ -163,6 +169,45 @@ uploads = Table(
     Column("norm", Float, nullable=False),
     Column("samples", Integer, nullable=False),
     Column("head_sealed", LargeBinary),
+    Column("blob", String(64)),
+    Column("received", Float, nullable=False),
+    Index(None, "user"),
+)
+
+evaluations = Table(
+    "evaluations",
+    metadata,
+    Column("evaluation_id", Integer, primary_key=True, autoincrement=False),
+    Column("state", String(16), nullable=False),
+    Column("cause", String(16), nullable=False),
+    Column("candidate", String(64), nullable=False),
+    Column("released", String(64), nullable=False),
+    Column("impostors", String(16), nullable=False),
+    Column("config_digest", String(64), nullable=False),
+    Column("server_key_id", String(32), nullable=False),
+    Column("committed_rounds", Integer, nullable=False),
+    Column("cohort_rows", Integer, nullable=False),
+    Column("opened", Float, nullable=False),
+    Column("deadline", Float),
+    Column("closed", Float),
+    Column("asked", Integer, nullable=False),
+    Column("arrived", Integer, nullable=False),
+    Column("outcome", String(16)),
+    Column("release", Integer),
+    # What was measured, as JSON: numbers over people.
+    Column("summary", Text),
+    Index(None, "state"),
+)
+
+reports = Table(
+    "reports",
+    metadata,
+    Column("evaluation_id", Integer, ForeignKey("evaluations.evaluation_id", ondelete="CASCADE"), primary_key=True),
+    Column("device_id", String(32), primary_key=True),
+    Column("user", String(64), nullable=False),
+    Column("nonce", String(32), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("evaluates", Boolean, nullable=False),
     Column("blob", String(64)),
     Column("received", Float, nullable=False),
     Index(None, "user"),

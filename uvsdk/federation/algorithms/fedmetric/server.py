@@ -115,4 +115,5 @@ SERVER = ServerAlgorithm(
     restricted=_restricted,
     report=_report,
     verifies_on_server=False,
+    impostors="cohort",
 )

@@ -159,4 +159,5 @@ SERVER = ServerAlgorithm(
     class_matrix=_class_matrix,
     report=_report,
     verifies_on_server=False,
+    impostors="cohort",
 )

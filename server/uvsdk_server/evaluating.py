@@ -1,0 +1,456 @@
+"""Evaluations as a durable state machine, between rounds (SPEC 17).
+
+::
+
+    requested -> collecting -> judging -> closed
+                     |            |
+                     +------------+-----> failed
+
+Every arrow is one database transaction, and :class:`uvsdk_server.driver.Driver` draws them: while an evaluation
+collects no round opens. What is concluded is a function of the reports and of the time at which they were complete, so
+that a server that is killed while it judges comes to the same release again, and makes it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from uvsdk.errors import SealError, UvsdkError, WireError
+from uvsdk.records.codec import unpack
+from uvsdk.release import conclusion
+from uvsdk.release.conclusion import Conclusion, Finding, conclude
+from uvsdk.release.gate import Verdict
+from uvsdk.release.measurement import SUPPORTED
+from uvsdk.release.record import Evaluation, Release
+from uvsdk.release.report import EvaluationReport, ModelReport
+from uvsdk.release.sums import ModelSums
+from uvsdk.rest.problems import Problem
+from uvsdk_server import observer, protocol
+from uvsdk_server.aggregation import map_envelope
+from uvsdk_server.board import Notice
+from uvsdk_server.clocks import Waits
+from uvsdk_server.models import Models
+from uvsdk_server.monitoring import Log, Metrics, where
+from uvsdk_server.releases import Releases
+from uvsdk_server.rounds import Rounds
+from uvsdk_server.settings import Settings
+from uvsdk_server.store import evaluations as store
+from uvsdk_server.store import ledger
+from uvsdk_server.store.rows import DeploymentRow, EvaluationRow, EvaluationState, ReportRow, Respondent
+
+OFF: Final = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What :func:`due` decides by.
+
+    Args:
+        finished: whether training rests.
+        committed: rounds so far.
+        candidate: version that training goes on from.
+        released: version that verifies.
+        evaluators: users who only evaluate.
+        least: fewest of them that make an evaluation worth its cost.
+        every: committed rounds between two evaluations, 0 for none.
+    """
+
+    finished: bool
+    committed: int
+    candidate: str
+    released: str
+    evaluators: int
+    least: int
+    every: int
+
+
+def due(now: Surroundings, history: Sequence[EvaluationRow]) -> str:
+    """Why an evaluation is due, empty where none is.
+
+    ``start``: enough people have joined, and the model that verifies has not been measured on any of them; ``rounds``:
+    enough rounds since the last; ``rest``: training rests, and its last candidate was not evaluated; ``few``: the same,
+    and too few people could tell of it.
+    """
+    held = [row for row in history if row.asked]
+    if now.evaluators < now.least:
+        known = any(row.candidate == now.candidate for row in history)
+        return "few" if now.finished and now.candidate != now.released and not known else ""
+    if not held:
+        return "start"
+    last = held[-1]
+    if now.finished and now.candidate != now.released and all(row.candidate != now.candidate for row in held):
+        return "rest"
+    moved = now.candidate != last.candidate and now.committed - last.committed_rounds >= now.every
+    return "rounds" if now.every and moved and not now.finished else ""
+
+
+class Evaluations:
+    """Moves the newest evaluation on, for the driver, and answers what is asked of it."""
+
+    def __init__(
+        self, rounds: Rounds, models: Models, releases: Releases, *, settings: Settings, metrics: Metrics, log: Log
+    ) -> None:
+        self._rounds = rounds
+        self._database = rounds.database
+        self._training = rounds.training
+        self._keys = rounds.keys
+        self._models = models
+        self._releases = releases
+        self._settings = settings
+        self._metrics = metrics
+        self._log = log
+        self._waits = Waits(rounds.clock)
+        self._cohort_rows = 0
+
+    @property
+    def impostors(self) -> str:
+        """Where impostors' scores come from; ``off`` where no model is evaluated."""
+        found = self._training.method.impostors
+        return OFF if found == "cohort" and not self._cohort_rows else found
+
+    # What the driver asks
+
+    async def advance(self) -> float | None:
+        """Take the step that is next; gives seconds until the next look, ``None`` where rounds may go on."""
+        async with self._database.read() as connection:
+            row = await store.newest(connection)
+        if row is not None and row.state == "collecting":
+            return await self._close(row)
+        if row is not None and row.state == "judging":
+            await self._judge(row)
+            return 0.0
+        requested = row is not None and row.state == "requested"
+        return 0.0 if await self._open(row if requested else None) else None
+
+    async def clean(self, connection: AsyncConnection) -> tuple[str, ...]:
+        """Forget what closed evaluations leave; gives blobs that may be removed."""
+        return await store.strip(connection, self._settings.keep_rounds)
+
+    # What operators ask
+
+    async def request(self) -> EvaluationRow:
+        """Have the candidate evaluated as soon as no round is open. Raises :class:`Problem` 409."""
+        if self.impostors == OFF:
+            raise Problem(
+                "evaluation-off",
+                "nothing is evaluated in this deployment: its method sends no vector of a person, so it needs a cohort "
+                "(uvsdk cohort make, uvsdk cohort add), or evaluation = 'off' is configured",
+            )
+        async with self._database.write() as connection:
+            row = await store.newest(connection)
+            if row is None or row.state in ("closed", "failed"):
+                number = 1 if row is None else row.evaluation_id + 1
+                row = EvaluationRow(
+                    number, "requested", "request", "", "", self.impostors, "", "", 0, 0, self._rounds.clock(),
+                    None, None, 0, 0, None, None, None,
+                )  # fmt: skip
+                await store.add(connection, row)
+        self._rounds.wake()
+        return row
+
+    async def resume(self) -> None:
+        """Let training go on where it has stopped by itself; the evaluations so far no longer count against it."""
+        async with self._database.write() as connection:
+            row = await store.newest(connection)
+            await store.stop_training(connection, None, forgiven=0 if row is None else row.evaluation_id)
+        self._metrics.training_stopped.set(0)
+        self._log.info("training resumed")
+        self._rounds.wake()
+
+    # The machine
+
+    async def _open(self, requested: EvaluationRow | None) -> bool:
+        """Begin what is due; false where nothing is."""
+        impostors = self.impostors
+        if impostors == OFF:
+            return False
+        async with self._database.read() as connection:
+            deployment = await ledger.deployment_row(connection)
+            history = await store.judged(connection)
+            devices = await store.respondents(connection)
+        assert deployment is not None
+        evaluators = len({item.user for item in devices if item.evaluates})
+        least = SUPPORTED[0][0] if impostors == "moments" else 1
+        current = await self._releases.row()
+        config = self._training.config
+        surroundings = Surroundings(
+            finished=bool(deployment.stopped) or deployment.committed_rounds >= config.rounds,
+            committed=deployment.committed_rounds,
+            candidate=self._models.candidate.version,
+            released=current.model_version,
+            evaluators=evaluators if impostors == "moments" else len({item.user for item in devices}),
+            least=least,
+            every=config.evaluate_every,
+        )
+        cause = due(surroundings, history) if requested is None else "request"
+        if not cause:
+            return False
+        few = surroundings.evaluators < surroundings.least
+        now = self._rounds.clock()
+        number = requested.evaluation_id if requested else history[-1].evaluation_id + 1 if history else 1
+        row = EvaluationRow(
+            evaluation_id=number,
+            state="failed" if few else "collecting",
+            cause="rest" if cause == "few" else cause,
+            candidate=surroundings.candidate,
+            released=surroundings.released,
+            impostors=impostors,
+            config_digest=config.digest(),
+            server_key_id=self._keys.current_id,
+            committed_rounds=deployment.committed_rounds,
+            cohort_rows=0,
+            opened=now,
+            deadline=now + config.deadline_s,
+            closed=now if few else None,
+            asked=0 if few else len(devices),
+            arrived=0,
+            outcome="kept" if few else None,
+            release=None,
+            summary=None,
+        )
+        if few:
+            await self._refuse(row, requested, _too_few(surroundings, config.evaluation_share))
+            return True
+        await self._put(row, requested)
+        self._rounds.reporting.open(number)
+        self._log.info("evaluation collecting", evaluation=number, cause=cause, asked=row.asked, impostors=impostors)
+        return True
+
+    async def _put(self, row: EvaluationRow, requested: EvaluationRow | None) -> None:
+        values = asdict(row)
+        async with self._database.write() as connection:
+            if requested is None:
+                await store.add(connection, row)
+            else:
+                state = values.pop("state")
+                await store.change(connection, values.pop("evaluation_id"), state, **values)
+
+    async def _refuse(self, row: EvaluationRow, requested: EvaluationRow | None, reason: str) -> None:
+        """Say of a candidate that nobody can tell whether it is better; nobody is asked."""
+        verdict = Verdict(False, (reason,), math.nan, (-math.inf, math.inf))
+        if row.candidate != row.released:
+            await self._releases.consider(row.candidate, verdict)
+        await self._put(replace(row, summary=json.dumps({"passes": False, "reasons": [reason]})), requested)
+        self._metrics.evaluations.labels("failed").inc()
+        self._log.warning("no evaluation", evaluation=row.evaluation_id, reason=reason)
+
+    async def _close(self, row: EvaluationRow) -> float:
+        """End collection where everybody who is awaited has answered, or the time is up."""
+        assert row.deadline is not None  # since it collects
+        async with self._database.read() as connection:
+            devices = await store.respondents(connection)
+            arrived = await store.reports_of(connection, row.evaluation_id)
+        reporting = self._rounds.reporting
+        told = {item.device_id for item in arrived}
+        outstanding = frozenset(item.device_id for item in devices) - told
+        enough = _suffices(row, devices, arrived)
+        asked = reporting.asked(outstanding, row.evaluation_id)
+        header = protocol.evaluation_header(self._training, row, self._keys)
+        await self._rounds.board.post(Notice(evaluation=header, respondents=asked))
+        longest_s = max(row.deadline - row.opened, 0.0)
+        until, place = row.deadline, row.evaluation_id
+        remaining_s = self._waits.remaining_s("evaluation", place, until=until, longest_s=longest_s)
+        until_absent_s = remaining_s - (1 - self._settings.absent_after) * longest_s
+        missing = reporting.waited_for(outstanding, place, quorum=enough, absent=until_absent_s <= 0)
+        if missing and remaining_s > 0:
+            return until_absent_s if enough and until_absent_s > 0 else remaining_s
+        reporting.close(missing, place)
+        async with self._database.write() as connection:
+            number = len(await store.reports_of(connection, place))
+            await store.change(connection, place, "judging", closed=self._rounds.clock(), arrived=number)
+        await self._rounds.board.post(Notice())
+        return 0.0
+
+    async def _judge(self, row: EvaluationRow) -> None:
+        assert row.closed is not None  # since it is judged
+        start = time.perf_counter()
+        await self._rounds.observer.reached(observer.EVALUATION_COMPLETE)
+        async with self._database.read() as connection:
+            reports = await store.reports_of(connection, row.evaluation_id)
+        try:
+            found = await asyncio.to_thread(self._conclude, row, reports)
+        except OSError:
+            raise  # another try may succeed, and the reports are kept
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rounds that follow must not end with it
+            self._log.error("evaluation failed", error=type(error).__name__, where=where(error))
+            reason = str(error) if isinstance(error, UvsdkError) else f"{type(error).__name__}; the log says where"
+            found = Conclusion(False, (reason,), None, None)
+        release, outcome = await self._apply(row, found)
+        await self._rounds.observer.reached(observer.EVALUATION_APPLIED)
+        state: EvaluationState = "closed" if found.candidate is not None or found.released is not None else "failed"
+        async with self._database.write() as connection:
+            number = None if release is None else release.number
+            values = {"outcome": outcome, "release": number, "summary": json.dumps(summary_of(found))}
+            await store.change(connection, row.evaluation_id, state, **values)
+            stop = await self._stops(connection)
+            if stop:
+                await store.stop_training(connection, stop)
+        if stop:
+            self._metrics.training_stopped.set(1)
+            self._log.warning("training stopped by itself", reason=stop)
+        self._metrics.evaluations.labels(outcome if state == "closed" else "failed").inc()
+        self._metrics.evaluation_seconds.observe(time.perf_counter() - start)
+        self._log.info(
+            "evaluation closed",
+            evaluation=row.evaluation_id,
+            outcome=outcome,
+            arrived=row.arrived,
+            reasons=list(found.reasons),
+        )
+        async with self._database.write() as connection:
+            blobs = await self.clean(connection)
+        self._rounds.blobs.remove(*blobs)
+
+    def _conclude(self, row: EvaluationRow, reports: Sequence[ReportRow]) -> Conclusion:
+        """Add the reports up and judge; runs in a worker thread, with one report in memory at a time."""
+        assert row.closed is not None
+        candidate = self._sums(row, reports, row.candidate)
+        alone = row.candidate == row.released
+        tried = [item.accepts for _, item in self._opened(row, reports) if item.accepts >= 0]
+        return conclude(
+            candidate,
+            candidate if alone else self._sums(row, reports, row.released),
+            evaluation_id=row.evaluation_id,
+            collapse=self._training.mean_offdiagonal_cosine(),
+            source=_source(row, len({item.user for item in reports})),
+            now=row.closed,
+            refusals=tried.count(0),
+            tried=len(tried),
+        )
+
+    def _sums(self, row: EvaluationRow, reports: Sequence[ReportRow], version: str) -> ModelSums:
+        found = (
+            (self._training.group(report.user), model)
+            for report, opened in self._opened(row, reports)
+            for model in _models_of(opened)
+            if model.model_version == version
+        )
+        return ModelSums.of(found, model_version=version, impostors=row.impostors)
+
+    def _opened(self, row: EvaluationRow, reports: Sequence[ReportRow]) -> Iterator[tuple[ReportRow, EvaluationReport]]:
+        """The reports, one of each user whatever the number of their devices: the first by its id."""
+        private_key = self._keys.hpke(row.server_key_id)
+        if private_key is None:
+            raise SealError("the key that the reports were sealed to is gone")
+        seen = set[str]()
+        for report in reports:
+            if report.blob is None or report.user in seen:
+                continue
+            seen.add(report.user)
+            try:
+                with map_envelope(self._rounds.blobs.path(report.blob)) as envelope:
+                    yield report, unpack(EvaluationReport, b"".join(envelope.open(private_key)))
+            except (SealError, WireError):
+                self._log.error("a report no longer opens and is left out", evaluation=row.evaluation_id)
+
+    async def _apply(self, row: EvaluationRow, found: Conclusion) -> tuple[Release | None, str]:
+        """Release the candidate, or calibrate what is released anew, as the policy has it; what came of it."""
+        release: Release | None = None
+        if row.candidate != row.released:
+            verdict = Verdict(found.passes, found.reasons, found.change, found.interval)
+            release = await self._consider(row.candidate, verdict, found.candidate)
+        if release is not None:
+            return release, "released"
+        if found.released is None:
+            return None, "kept"
+        current = await self._releases.current()
+        record, old = current.release, current.bundle.calibration
+        own = bool(record.evaluation)
+        new = found.released.calibration
+        made = own and record.evaluation[0].evaluation_id == row.evaluation_id  # before this process was killed
+        if made or current.row.model_version != row.released:
+            return (record, "calibrated") if made else (None, "kept")
+        if not conclusion.renews(old, new, own=own, now=row.closed or 0.0):
+            return None, "kept"
+        unusable = conclusion.unusable(found.released)
+        if unusable:
+            self._log.warning("what verifies keeps its calibration", evaluation=row.evaluation_id, reason=unusable)
+            return None, "kept"
+        verdict = Verdict(True, (), math.nan, (-math.inf, math.inf))
+        release = await self._consider(row.released, verdict, found.released)
+        return release, "kept" if release is None else "calibrated"
+
+    async def _consider(self, version: str, verdict: Verdict, found: Finding | None) -> Release | None:
+        calibration = None if found is None else found.calibration
+        evaluation = None if found is None else found.evaluation
+        return await self._releases.consider(version, verdict, calibration=calibration, evaluation=evaluation)
+
+    async def _stops(self, connection: AsyncConnection) -> str:
+        """Why training is to rest although rounds are left; empty where it is not."""
+        deployment = await ledger.deployment_row(connection)
+        assert deployment is not None
+        rows = [(row, measured_of(row)) for row in await store.judged(connection)]
+        history = [measured for row, measured in rows if measured is not None and row.candidate != row.released]
+        since = [row for row, measured in rows if measured is not None and row.candidate != row.released]
+        if len([row for row in since if row.evaluation_id > deployment.forgiven]) < conclusion.WORSE_IN_A_ROW:
+            return ""
+        if deployment.stopped or not conclusion.worsens(history):
+            return ""
+        return _worse(deployment, history)
+
+
+def _worse(deployment: DeploymentRow, history: Sequence[Evaluation]) -> str:
+    best, last = min(item.fnmr for item in history), history[-1]
+    return (
+        f"{conclusion.WORSE_IN_A_ROW} evaluations in a row were worse than the best: {last.fnmr:.1%} of genuine trials "
+        f"are rejected at a false match rate of {last.fmr:g}, {best:.1%} at best. Training rests after "
+        f"{deployment.committed_rounds} rounds; what verifies stays. Lower the learning rates, or go on all the same "
+        "(POST /v1/training/resume, uvsdk releases resume)"
+    )
+
+
+def _models_of(report: EvaluationReport) -> tuple[ModelReport, ...]:
+    return (report.candidate, *report.released)
+
+
+def _suffices(row: EvaluationRow, devices: Sequence[Respondent], arrived: Sequence[ReportRow]) -> bool:
+    """Whether an evaluation need not wait for those of whom nothing is to be expected soon."""
+    evaluators = len({item.user for item in arrived if item.evaluates})
+    least = SUPPORTED[0][0] if row.impostors == "moments" else 0
+    return evaluators >= least and 2 * len(arrived) >= len(devices)
+
+
+def _too_few(now: Surroundings, share: float) -> str:
+    return (
+        f"{now.evaluators} people here only evaluate, {now.least} are the least that tell genuine scores and strangers "
+        f"of a model that the others were trained on (evaluation_share is {share:g}, drawn once "
+        "enough others train). So nothing is released by itself: give the server a cohort (uvsdk cohort make), or look "
+        "at the candidate and promote it (uvsdk releases promote)"
+    )
+
+
+def _source(row: EvaluationRow, people: int) -> str:
+    kinds = {"moments": "sums of moments", "cohort": "scores against the operator's cohort"}
+    return f"{kinds[row.impostors]} of {people} people of this deployment, evaluation {row.evaluation_id}"
+
+
+def summary_of(found: Conclusion) -> dict[str, Any]:
+    """What an evaluation found, for people and programs; a number that is not known is ``None``."""
+    return {
+        "passes": found.passes,
+        "reasons": list(found.reasons),
+        "change": _finite(found.change),
+        "interval": [_finite(value) for value in found.interval],
+        "mean_offdiagonal_cosine": _finite(found.collapse),
+        "candidate": None if found.candidate is None else asdict(found.candidate.evaluation),
+        "released": None if found.released is None else asdict(found.released.evaluation),
+    }
+
+
+def measured_of(row: EvaluationRow) -> Evaluation | None:
+    """What was measured of the candidate, ``None`` where genuine trials did not suffice."""
+    told = json.loads(row.summary or "{}").get("candidate")
+    found = None if told is None else Evaluation(**told)
+    return found if found is not None and found.trials else None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,134 @@
+"""What is asked of the tables of evaluations and reports. Every function runs in the caller's transaction."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from uvsdk_server.store import ledger
+from uvsdk_server.store.rows import EvaluationRow, EvaluationState, ReportRow, Respondent, every, first
+from uvsdk_server.store.schema import deployment, devices, evaluations, reports, users
+
+OPEN = ("collecting", "judging")
+
+
+async def newest(connection: AsyncConnection) -> EvaluationRow | None:
+    """The evaluation with the highest id."""
+    query = select(evaluations).order_by(evaluations.c.evaluation_id.desc()).limit(1)
+    return await first(connection, EvaluationRow, query)
+
+
+async def of_id(connection: AsyncConnection, evaluation_id: int) -> EvaluationRow | None:
+    """One evaluation."""
+    query = select(evaluations).where(evaluations.c.evaluation_id == evaluation_id)
+    return await first(connection, EvaluationRow, query)
+
+
+async def listed(connection: AsyncConnection, limit: int, before: int | None = None) -> list[EvaluationRow]:
+    """The newest ``limit`` evaluations, below ``before`` where that is given; ``arrived`` counts up while one does."""
+    arrived = select(func.count()).select_from(reports)
+    arrived = arrived.where(reports.c.evaluation_id == evaluations.c.evaluation_id)
+    columns = [column for column in evaluations.c if column is not evaluations.c.arrived]
+    query = select(*columns, arrived.scalar_subquery().label("so_far"), evaluations.c.arrived)
+    query = query.order_by(evaluations.c.evaluation_id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(evaluations.c.evaluation_id < before)
+    found = []
+    for row in await connection.execute(query):
+        values = dict(row._mapping)
+        so_far = values.pop("so_far")
+        found.append(EvaluationRow(**values | ({"arrived": so_far} if values["state"] == "collecting" else {})))
+    return found
+
+
+async def judged(connection: AsyncConnection) -> list[EvaluationRow]:
+    """Those that have come to a conclusion, oldest first."""
+    query = select(evaluations).where(evaluations.c.state.in_(("closed", "failed")))
+    return await every(connection, EvaluationRow, query.order_by(evaluations.c.evaluation_id))
+
+
+async def add(connection: AsyncConnection, new: EvaluationRow) -> None:
+    """A new evaluation."""
+    await connection.execute(insert(evaluations).values(**asdict(new)))
+
+
+async def change(connection: AsyncConnection, evaluation_id: int, state: EvaluationState, **values: object) -> None:
+    """Move an evaluation to ``state``."""
+    mine = evaluations.c.evaluation_id == evaluation_id
+    await connection.execute(update(evaluations).where(mine).values(state=state, **values))
+
+
+async def respondents(connection: AsyncConnection) -> list[Respondent]:
+    """Every device that may answer, of admitted users; by user, then device."""
+    query = (
+        select(devices.c.device_id, devices.c.user, users.c.evaluates.is_(True).label("evaluates"))
+        .join(users, users.c.user == devices.c.user)
+        .where(users.c.admitted, devices.c.state.in_(("active", "unconfirmed")))
+        .order_by(devices.c.user, devices.c.device_id)
+    )
+    found = await every(connection, Respondent, query)
+    return [Respondent(item.device_id, item.user, bool(item.evaluates)) for item in found]
+
+
+async def respondent(connection: AsyncConnection, device_id: str) -> Respondent | None:
+    """One device that may answer."""
+    return next((item for item in await respondents(connection) if item.device_id == device_id), None)
+
+
+async def trainers(connection: AsyncConnection) -> int:
+    """How many admitted users train."""
+    query = select(func.count()).select_from(users).where(users.c.admitted, users.c.evaluates.is_not(True))
+    return int((await connection.execute(query)).scalar_one())
+
+
+async def role(connection: AsyncConnection, user: str) -> bool | None:
+    """Whether a user only evaluates; ``None`` before it is drawn."""
+    return (await connection.execute(select(users.c.evaluates).where(users.c.user == user))).scalar_one_or_none()
+
+
+async def report(connection: AsyncConnection, evaluation_id: int, device_id: str) -> ReportRow | None:
+    """One device's accepted report."""
+    query = select(reports).where(reports.c.evaluation_id == evaluation_id, reports.c.device_id == device_id)
+    return await first(connection, ReportRow, query)
+
+
+async def reports_of(connection: AsyncConnection, evaluation_id: int) -> list[ReportRow]:
+    """Accepted reports in the order in which they are summed: by user, then device."""
+    query = select(reports).where(reports.c.evaluation_id == evaluation_id)
+    return await every(connection, ReportRow, query.order_by(reports.c.user, reports.c.device_id))
+
+
+async def add_report(connection: AsyncConnection, new: ReportRow) -> None:
+    """Accept a report."""
+    await connection.execute(insert(reports).values(**asdict(new)))
+
+
+async def names_report(connection: AsyncConnection, blob: str) -> bool:
+    """Whether an accepted report lies in that blob."""
+    return (await connection.execute(select(reports.c.evaluation_id).where(reports.c.blob == blob))).first() is not None
+
+
+async def strip(connection: AsyncConnection, keep: int) -> tuple[str, ...]:
+    """Forget the reports of evaluations that are over, and give the blobs that may now be removed.
+
+    The receipts of the newest ``keep`` evaluations stay, so that a late retry is recognised.
+    """
+    over = select(evaluations.c.evaluation_id).where(evaluations.c.state.in_(("closed", "failed")))
+    spent = reports.c.evaluation_id.in_(over) & reports.c.blob.is_not(None)
+    blobs = tuple((await connection.execute(select(reports.c.blob).where(spent))).scalars())
+    await ledger.order_blobs(connection, *blobs)
+    await connection.execute(update(reports).where(spent).values(blob=None))
+    last = await newest(connection)
+    if last is not None:
+        await connection.execute(delete(reports).where(reports.c.evaluation_id <= last.evaluation_id - keep))
+    return blobs
+
+
+async def stop_training(connection: AsyncConnection, reason: str | None, *, forgiven: int | None = None) -> None:
+    """Let training rest for ``reason``, or go on where there is none."""
+    values: dict[str, object] = {"stopped": reason}
+    if forgiven is not None:
+        values["forgiven"] = forgiven
+    await connection.execute(update(deployment).values(**values))

@@ -1,0 +1,244 @@
+"""Evaluations over real HTTP: a better candidate is released, a worse one stays, and no report is lost."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration import evaluation_fleet, harness
+from tests.integration import synthetic_evaluators as synthetic
+from tests.integration.evaluation_fleet import PEOPLE, Fleet, Towards, seeing
+from tests.integration.harness import KillableServer, RunningServer, SyntheticDevice, kind
+from tests.integration.synthetic_evaluators import SCATTER, Answers
+from uvsdk.bundle import shipped
+from uvsdk.release.report import EvaluationReport
+from uvsdk_server import observer
+
+
+def evaluations(server: RunningServer) -> list[dict[str, Any]]:
+    """The oldest first."""
+    found: list[dict[str, Any]] = server.ask("GET", "/v1/evaluations").json()["evaluations"]
+    return found[::-1]
+
+
+def releases(server: RunningServer) -> list[dict[str, Any]]:
+    """The oldest first."""
+    found: list[dict[str, Any]] = server.ask("GET", "/v1/releases").json()["releases"]
+    return found[::-1]
+
+
+def candidate_of(server: RunningServer) -> str:
+    """The version that training goes on from."""
+    return str(server.ask("GET", "/v1/models/candidate").json()["model_version"])
+
+
+@dataclass
+class Party:
+    """Twenty people of whom eight train, and a server."""
+
+    server: RunningServer
+    devices: list[SyntheticDevice]
+    answers: Answers
+
+    @property
+    def trainers(self) -> list[SyntheticDevice]:
+        return synthetic.trainers_of(self.devices)
+
+    def evaluate(self, *, after: int, devices: list[SyntheticDevice] | None = None) -> int:
+        """Everybody answers the next evaluation; gives its id."""
+        evaluation_id = 0
+        for device in self.devices if devices is None else devices:
+            header = synthetic.evaluation(device, after=after)
+            assert header is not None
+            told = synthetic.answer(device, header, self.answers)
+            assert told.status_code == 201, told.text
+            evaluation_id = header.evaluation_id
+        return evaluation_id
+
+    def train(self, *, scatter: float, after: int = 0) -> str:
+        """A round that makes a candidate under which samples scatter so; its version."""
+        former = candidate_of(self.server)
+        harness.play_round(self.trainers, after)
+        harness.eventually(lambda: candidate_of(self.server) != former)
+        version = candidate_of(self.server)
+        self.answers.scatter[version] = scatter
+        return version
+
+    def closed(self, evaluation_id: int) -> dict[str, Any]:
+        """What became of an evaluation."""
+        harness.eventually(lambda: evaluations(self.server)[evaluation_id - 1]["state"] in ("closed", "failed"))
+        return evaluations(self.server)[evaluation_id - 1]
+
+
+@contextlib.contextmanager
+def party(folder: Path, **values: Any) -> Iterator[Party]:
+    """Everybody has joined, and nobody has answered yet."""
+    settings = {"start_after_users": "20", **values.pop("settings", {})}
+    config = values.pop("config", synthetic.EVALUATED)
+    with harness.serving(folder, config=config, settings=settings, **values) as server:
+        yield Party(server, synthetic.join(server), Answers({}))
+
+
+def test_a_life_of_a_model(tmp_path: Path) -> None:
+    """What verifies is calibrated on its own people, a better candidate follows, and a worse one stays."""
+    config = replace(synthetic.EVALUATED, rounds=2)
+    with party(tmp_path, config=config) as found:
+        assert found.evaluate(after=0) == 1
+        first = found.closed(1)
+        assert (first["cause"], first["outcome"], first["release"]) == ("start", "calibrated", 2)
+        measured = first["summary"]["released"]
+        assert (measured["people"], measured["trials"], measured["fmr"]) == (12, 72, 0.01)
+        assert len(found.trainers) == 8
+
+        better = found.train(scatter=SCATTER / 2)
+        assert found.evaluate(after=1) == 2
+        second = found.closed(2)
+        assert (second["cause"], second["outcome"], second["release"]) == ("rounds", "released", 3), second["summary"]
+        assert second["summary"]["change"] <= 0
+        causes = [(item["number"], item["cause"], item["model_version"] == better) for item in releases(found.server)]
+        assert causes == [(1, "founding", False), (2, "calibration", False), (3, "gate", True)]
+        assert releases(found.server)[-1]["evaluation"][0]["evaluation_id"] == 2
+
+        worse = found.train(scatter=10 * SCATTER, after=1)
+        assert found.evaluate(after=2) == 3
+        third = found.closed(3)
+        assert (third["cause"], third["outcome"], third["release"]) == ("rest", "kept", None)
+        assert any("of genuine trials" in reason for reason in third["reasons"])
+        assert len(releases(found.server)) == 3
+        assert found.server.ask("GET", "/v1/models/current").json()["model_version"] == better
+        assert candidate_of(found.server) == worse  # training goes on from it all the same
+        assert found.devices[0].request("GET", "/v1/rounds/current").headers["uvsdk-training"] == "finished"
+        metrics = found.server.ask("GET", "/metrics").text
+        assert 'uvsdk_evaluations_total{outcome="kept"} 1.0' in metrics
+        assert 'uvsdk_reports_total{outcome="accepted"} 60.0' in metrics
+        assert found.server.rows("SELECT count(*), count(blob) FROM reports") == [(60, 0)]
+
+
+def test_what_is_no_report_of_this_device_is_refused_and_a_good_one_still_counts(tmp_path: Path) -> None:
+    with party(tmp_path) as found:
+        *others, other, device = found.devices  # the last only evaluate
+        header = synthetic.evaluation(device)
+        assert header is not None
+        task = synthetic.task_of(device, header)
+        report = found.answers.report(device, task)
+        (moments,) = report.candidate.moments
+
+        def refused(body: bytes, *, sender: SyntheticDevice = device) -> tuple[int, str]:
+            answer = synthetic.put(sender, header, body)
+            return answer.status_code, kind(answer)
+
+        def wrong(**changes: Any) -> EvaluationReport:
+            return replace(report, candidate=replace(report.candidate, **changes))
+
+        good = synthetic.sealed(device, header, report)
+        assert refused(good, sender=other) == (403, "wrong-sender")
+        assert refused(synthetic.sealed(device, header, report, round_id=9)) == (409, "wrong-round")
+        assert refused(synthetic.sealed(device, header, report, model_version="0" * 64)) == (409, "wrong-model")
+        assert refused(synthetic.sealed(device, header, report, message_type="update")) == (400, "malformed")
+        assert refused(good[:-1] + bytes([good[-1] ^ 1])) == (401, "bad-signature")
+        longer = replace(moments, template=moments.template * 2)
+        elsewhere = replace(report, evaluation_id=2)
+        twice = report.candidate.genuine * 2
+        for bad in (wrong(moments=(longer,)), wrong(genuine=twice), wrong(trials=-1), wrong(moments=()), elsewhere):
+            assert refused(synthetic.sealed(device, header, bad)) == (400, "malformed")
+        oversized = device.request("PUT", "/v1/evaluations/1/report", bytes(33 << 20))
+        assert (oversized.status_code, kind(oversized)) == (413, "too-large")
+        answer = synthetic.put(device, replace(header, evaluation_id=7), good)
+        assert (answer.status_code, kind(answer)) == (409, "wrong-evaluation")
+
+        assert synthetic.put(device, header, good).status_code == 201
+        assert synthetic.put(device, header, good).status_code == 200  # an answer that was lost
+        assert refused(synthetic.sealed(device, header, report)) == (409, "already-uploaded")
+        found.evaluate(after=0, devices=[*others, other])
+        assert found.closed(1)["arrived"] == 20
+        assert synthetic.put(device, header, good).status_code == 200
+        late = synthetic.sealed(other, header, report)
+        assert synthetic.put(other, header, late).status_code == 409
+        stranger = harness.SyntheticDevice(found.server, 77)
+        assert kind(stranger.request("GET", "/v1/evaluations/1/task")) == "unknown-device"
+
+
+def test_who_leaves_is_in_no_sum(tmp_path: Path) -> None:
+    with party(tmp_path) as found:
+        leaver, *others = found.devices[::-1]
+        found.evaluate(after=0, devices=[leaver])
+        (sealed,) = found.server.rows("SELECT blob FROM reports")
+        assert (found.server.data / "blobs" / sealed[0]).exists()
+        assert leaver.request("DELETE", f"/v1/users/{leaver.user}").status_code == 204
+        assert not (found.server.data / "blobs" / sealed[0]).exists()
+        assert found.server.rows("SELECT count(*) FROM reports") == [(0,)]
+        found.evaluate(after=0, devices=others[::-1])
+        first = found.closed(1)
+        assert (first["arrived"], first["summary"]["candidate"]["people"]) == (19, 11)
+
+
+def test_few_people_release_nothing_and_are_told_why(tmp_path: Path) -> None:
+    config = replace(synthetic.EVALUATED, evaluation_share=0.2)
+    with harness.serving(tmp_path, config=config) as server:
+        found = Party(server, harness.devices_of(server, 3), Answers({}))
+        version = found.train(scatter=SCATTER)
+        harness.eventually(lambda: bool(evaluations(server)))
+        (only,) = evaluations(server)
+        assert (only["state"], only["outcome"], only["asked"]) == ("failed", "kept", 0)
+        assert only["reasons"][0].startswith("0 people here only evaluate, 8 are the least")
+        assert server.ask("GET", "/v1/models/current").json()["model_version"] != version
+        candidate = server.ask("GET", "/v1/releases/candidate").json()
+        assert any("only evaluate" in reason for reason in candidate["reasons"])
+
+
+@pytest.mark.parametrize("point", observer.EVALUATION_POINTS)
+def test_a_killed_server_comes_to_the_same_release_once(point: str, tmp_path: Path) -> None:
+    server = KillableServer(tmp_path, config=synthetic.EVALUATED)
+    server.settings = {"start_after_users": "20"}
+    server.start(kill_at=point, kill_times=3 if point.startswith("report") else 1)
+    devices = synthetic.join(server)
+    answers, kills = Answers({}), 0
+    for device in devices:
+        header, body = None, b""
+        while True:
+            try:
+                header = header or synthetic.evaluation(device)
+                assert header is not None
+                body = body or synthetic.sealed(
+                    device, header, answers.report(device, synthetic.task_of(device, header))
+                )
+                assert synthetic.put(device, header, body).status_code in (200, 201)
+                break
+            except httpx.TransportError:
+                assert server.restart_if_dead(), server.log()
+                kills += 1
+    server.restart_if_dead()
+
+    def state() -> str:
+        try:
+            return str(evaluations(server)[0]["state"])
+        except httpx.TransportError:
+            server.restart_if_dead()
+            return ""
+
+    harness.eventually(lambda: state() == "closed")
+    (only,) = evaluations(server)
+    assert (only["arrived"], only["outcome"], only["release"]) == (20, "calibrated", 2)
+    assert [item["cause"] for item in releases(server)] == ["founding", "calibration"]
+    server.stop()
+
+
+def test_real_devices_answer_also_after_they_were_away(tmp_path: Path) -> None:
+    model = shipped().with_theta(seeing(6))
+    settings = {"start_after_users": str(PEOPLE)}
+    with harness.serving(tmp_path, model=model, config=evaluation_fleet.EVALUATED, settings=settings) as server:
+        fleet = Fleet(server, tmp_path, Towards(seeing(32)))
+        fleet.join()
+        fleet.participate()
+        first, last = evaluations(server)
+        assert (first["cause"], first["arrived"]) == ("start", PEOPLE)
+        assert (last["cause"], last["arrived"], last["outcome"]) == ("rest", PEOPLE, "released"), last["reasons"]
+        assert len(fleet.answers) >= 2 * PEOPLE - 2  # the last who joined may have answered the first at once
+        assert {item.state for item in fleet.answers} == {"uploaded"}
+        assert server.ask("GET", "/v1/models/current").json()["model_version"] == last["candidate"]

@@ -1,0 +1,207 @@
+"""What one evaluation says in the end: is the candidate released, is what verifies calibrated anew, and why not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from uvsdk.errors import ThresholdError
+from uvsdk.release.gate import Verdict, judge
+from uvsdk.release.measurement import Measured, measure
+from uvsdk.release.record import Evaluation
+from uvsdk.release.sums import ModelSums
+from uvsdk.scoring import Calibration
+
+WORSE_IN_A_ROW: Final = 3
+"""So many evaluations in a row, each worse than the best by more than its interval, and training rests."""
+
+MOST_REFUSALS: Final = 0.2
+"""Of the devices that could try a candidate, at most this share may say that they would not switch to it."""
+
+MOST_REJECTED: Final = 0.5
+"""A calibration by which more genuine trials than this are rejected is given to no model, however well it is measured:
+nobody could work with it."""
+
+STALE_S: Final = 90 * 86_400.0
+"""Age at which a calibration of this deployment's own people is made anew."""
+
+_MORE_PEOPLE: Final = 1.5
+"""By how many times more people a newer calibration must be of, to take the place of one that is not stale."""
+
+_CONFIDENCE: Final = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One model's part of an evaluation: what would be released with it, and the numbers that go into the record."""
+
+    calibration: Calibration = field(repr=False)
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """What an evaluation found.
+
+    Args:
+        passes: whether the candidate may be released by itself; never where it is the released model.
+        reasons: why not, in words; empty where it passes.
+        candidate: what was measured of it, ``None`` where too few told.
+        released: the same of the released model.
+        change: false non-match rate of the candidate less the released model's; NaN where it is not known.
+        interval: 95 % interval of ``change``.
+        collapse: mean cosine of different rows of the class matrix; NaN where there is none.
+    """
+
+    passes: bool
+    reasons: tuple[str, ...]
+    candidate: Finding | None
+    released: Finding | None
+    change: float = math.nan
+    interval: tuple[float, float] = (-math.inf, math.inf)
+    collapse: float = math.nan
+
+
+def conclude(
+    candidate: ModelSums,
+    released: ModelSums,
+    *,
+    evaluation_id: int,
+    collapse: float,
+    source: str,
+    now: float,
+    refusals: int = 0,
+    tried: int = 0,
+) -> Conclusion:
+    """Measure both models by the same people at one rate, and judge.
+
+    Args:
+        candidate: sums of the model under evaluation.
+        released: sums of the one that verifies now; the same version where only that is evaluated.
+        evaluation_id: for the record.
+        collapse: mean cosine of different rows of the candidate's class matrix; NaN where there is none.
+        source: in words, whose the sums are; the calibrations say so.
+        now: seconds since 1970.
+        refusals: devices whose own acceptance test the candidate does not pass.
+        tried: devices that could try.
+    """
+    alone = candidate.model_version == released.model_version
+    reasons = list[str]()
+    new = _tried(candidate, None, reasons, source=source, now=now, name="the candidate")
+    old = new if alone else _tried(released, None, reasons, source=source, now=now, name="the released model")
+    if new is not None and old is not None and not alone:
+        # One rate for both, so that neither gains by a laxer one.
+        rate = max(new.fmr, old.fmr)
+        new = new if new.fmr == rate else measure(candidate, fmr=rate, source=source, now=now)
+        old = old if old.fmr == rate else measure(released, fmr=rate, source=source, now=now)
+    verdict = Verdict(False, (), math.nan, (-math.inf, math.inf))
+    if new is not None and old is not None and not alone:
+        verdict = judge(new, old, collapse=collapse)
+        reasons += verdict.reasons
+    of_candidate = _finding(new, candidate, evaluation_id, now)
+    if of_candidate is not None and unusable(of_candidate):
+        reasons.append(unusable(of_candidate))
+    if refusals > MOST_REFUSALS * tried:
+        reasons.append(f"{refusals} of {tried} devices would not switch to it: their own samples, or strangers, fail")
+    passes = not alone and new is not None and old is not None and not reasons
+    return Conclusion(
+        passes,
+        tuple(reasons),
+        candidate=of_candidate,
+        released=_finding(old, released, evaluation_id, now),
+        change=verdict.change,
+        interval=verdict.interval,
+        collapse=collapse,
+    )
+
+
+def unusable(finding: Finding) -> str:
+    """Why a calibration is given to no model, in words; empty where it may be."""
+    found = finding.evaluation
+    if not -0.5 < found.threshold < 1.0:
+        return f"at a false match rate of {found.fmr:g} its threshold is {found.threshold:.2f}, which nobody reaches"
+    if found.trials and found.fnmr > MOST_REJECTED:
+        return f"at a false match rate of {found.fmr:g} it rejects {found.fnmr:.0%} of genuine trials"
+    return ""
+
+
+def _finding(measured: Measured | None, sums: ModelSums, evaluation_id: int, now: float) -> Finding | None:
+    if measured is None:
+        return None
+    return Finding(measured.calibration, recorded(measured, sums, evaluation_id, now=now))
+
+
+def _tried(
+    sums: ModelSums, fmr: float | None, reasons: list[str], *, source: str, now: float, name: str
+) -> Measured | None:
+    try:
+        return measure(sums, fmr=fmr, source=source, now=now)
+    except ThresholdError as error:
+        reasons.append(f"{name} was not measured: {error}")
+        return None
+
+
+def recorded(measured: Measured, sums: ModelSums, evaluation_id: int, *, now: float) -> Evaluation:
+    """The measurement as a release names it; rates that nobody told of are 1 with an interval of everything."""
+    low, high = measured.calibration.interval(measured.threshold)
+    known = math.isfinite(measured.fnmr)
+    error = _error(measured)
+    fnmr = measured.fnmr if known else 1.0
+    return Evaluation(
+        evaluation_id=evaluation_id,
+        impostors=sums.impostors,
+        people=measured.people,
+        trials=measured.trials,
+        fmr=measured.fmr,
+        fmr_low=low,
+        fmr_high=high,
+        threshold=measured.threshold,
+        fnmr=fnmr,
+        fnmr_low=max(0.0, fnmr - error) if known else 0.0,
+        fnmr_high=min(1.0, fnmr + error) if known else 1.0,
+        worst_fnmr=measured.worst_fnmr if math.isfinite(measured.worst_fnmr) else 1.0,
+        measured_unix_s=now,
+    )
+
+
+def _error(measured: Measured) -> float:
+    """Half of the 95 % interval of the false non-match rate, by the jackknife over groups; 1 where it is not known."""
+    values = measured.replicates
+    if len(values) < 2:
+        return 1.0
+    return _CONFIDENCE * float(((len(values) - 1) / len(values) * ((values - values.mean()) ** 2).sum()) ** 0.5)
+
+
+def renews(old: Calibration | None, new: Calibration, *, own: bool, now: float) -> bool:
+    """Whether the released model is given another calibration.
+
+    Args:
+        old: what it has.
+        new: what the evaluation made of the same model.
+        own: whether ``old`` was made by an evaluation of this deployment.
+        now: seconds since 1970.
+    """
+    if old is None or not own or now - old.measured_unix_s > STALE_S:
+        return True
+    return new.people >= _MORE_PEOPLE * old.people or new.strictest("cosine") < old.strictest("cosine")
+
+
+def worsens(history: Sequence[Evaluation]) -> bool:
+    """Whether training gets worse: the newest evaluations, :data:`WORSE_IN_A_ROW` of them, are each worse than the best
+    before by more than their own interval.
+
+    Args:
+        history: of candidates, oldest first; those at another rate than the newest do not count.
+
+    >>> def at(fnmr: float) -> Evaluation:
+    ...     return Evaluation(1, "moments", 20, 100, 0.01, 0.0, 1.0, 0.5, fnmr, fnmr - 0.05, fnmr + 0.05, 1.0, 0.0)
+    >>> worsens([at(0.1), at(0.2), at(0.2)]), worsens([at(0.1), at(0.2), at(0.3), at(0.4)])
+    (False, True)
+    """
+    comparable = [item for item in history if history and item.fmr == history[-1].fmr]
+    if len(comparable) <= WORSE_IN_A_ROW:
+        return False
+    best = min(item.fnmr for item in comparable[:-WORSE_IN_A_ROW])
+    return all(item.fnmr_low > best for item in comparable[-WORSE_IN_A_ROW:])
