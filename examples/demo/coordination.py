@@ -19,6 +19,7 @@ from people import FMR
 
 from uvsdk import Bundle
 from uvsdk.federation.messages import TrainingConfig
+from uvsdk.scoring.record import calibration_bytes
 
 START_TIMEOUT_S = 60.0
 
@@ -88,7 +89,7 @@ class Coordination:
         assert bundle.calibration is not None
         answer = httpx.put(
             f"{self.url}/v1/models/{bundle.version}/calibration",
-            content=bundle.calibration.impostor.astype("<f4").tobytes(),
+            content=calibration_bytes(bundle.calibration),
             headers={**_bearer(self.operator_token), "UVSDK-Source": bundle.calibration.source},
         )
         answer.raise_for_status()
