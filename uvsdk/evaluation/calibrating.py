@@ -37,7 +37,7 @@ COHORT_SHARE: Final = 1 / 3
 BLOCKS: Final = 4
 """People are divided into so many blocks; a trial is scored by averages over the blocks that neither side is in."""
 
-_KEPT_RATIOS = 20_000
+_KEPT_RATIOS = 50_000
 _PAIRS_AT_ONCE = 1 << 16
 _COHORT_ROWS = 1_000
 

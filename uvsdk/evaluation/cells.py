@@ -11,7 +11,7 @@ from uvsdk.arrays import Bool, Float32, Float64, Int64
 from uvsdk.evaluation.observations import Observations
 from uvsdk.scoring.conditions import Conditions, together
 
-_TRIALS_A_CELL = 8_000
+_TRIALS_A_CELL = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)

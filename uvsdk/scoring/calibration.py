@@ -262,10 +262,13 @@ class Calibration:
         ranked, trials = self._impostors(scale)
         if not ranked.trials:
             return 0.0, 1.0
+        # Of a likelihood ratio there may be more values, of copies of the same recordings, than trials; or, where not
+        # every pair is scored under every condition, fewer.
+        size = min(trials, ranked.trials)
         # Between two kept scores the count is known within bounds, and so is the rate.
-        least, most = (round(count / ranked.trials * trials) for count in ranked.count(score))
-        low, high = clopper_pearson(least, trials)
-        return low, high if most == least else clopper_pearson(most, trials)[1]
+        least, most = (round(count / ranked.trials * size) for count in ranked.count(score))
+        low, high = clopper_pearson(least, size)
+        return low, high if most == least else clopper_pearson(most, size)[1]
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
