@@ -137,7 +137,10 @@ class Calibration:
         if self.cohort is None:
             return self
         normalised = self.ratio is not None and self.ratio.top > 0
-        return replace(self, cohort=None, ratio=None if normalised else self.ratio)
+        if not normalised:
+            return replace(self, cohort=None)
+        # The domain is of rows compensated as the ratio has it; cosines are of rows as they are.
+        return replace(self, cohort=None, ratio=None, domain=None)
 
     @property
     def scale(self) -> Scale:
