@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests import real_data
 from tests.builders import image_file
 from uvsdk.bundle import Bundle
 from uvsdk.bundle.inference import embed
+from uvsdk.cli import main
 from uvsdk.errors import (
     EnrolmentError,
     LowQualityError,
@@ -292,6 +294,27 @@ def test_company_in_the_picture(photo: Image.Image, bundle: Bundle) -> None:
     embed(background, bundle, capture=Capture(faces="single"))
     with pytest.raises(SeveralFacesError, match="2 faces "):
         embed(background, bundle, capture=Capture(faces="only"))
+
+
+def test_a_calibration_takes_pictures_by_the_same_rule(
+    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = [image.decode(files[0], LIMITS).upright for files in people().values()][:3]
+    for place, photo in enumerate(photos):
+        picture = Image.new("RGB", (600, 250))
+        picture.paste(photo, (0, 0))
+        picture.paste(photos[place - 1], (230, 0))
+        for name, sample in (("alone", photo), ("together", picture)):
+            (tmp_path / "people" / str(place)).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "people" / str(place) / f"{name}.png").write_bytes(image_file(sample))
+    bundle.save(tmp_path / "face.uvb")
+    arguments = ["calibrate", str(tmp_path / "face.uvb"), str(tmp_path / "people"), "-o", str(tmp_path / "out.uvb")]
+    assert main([*arguments, "--no-copies"]) == 0
+    # Three pictures of one face each: three pairs; those of two faces are refused.
+    assert capsys.readouterr().out.startswith("3 impostor trials of 3 people; 3 samples could not be used\n")
+    assert main([*arguments, "--no-copies", "--faces", "largest"]) == 0
+    # Six pictures, two of each person: fifteen pairs, three of them genuine.
+    assert capsys.readouterr().out.startswith("12 impostor trials of 3 people; 0 samples could not be used\n")
 
 
 def test_a_face_too_small_says_what_to_do(photo: Image.Image, bundle: Bundle) -> None:
