@@ -16,7 +16,7 @@ from sqlalchemy import insert, select
 
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SettingsError, StoreError, WireError
-from uvsdk.federation import clipping
+from uvsdk.federation import clipping, recipes
 from uvsdk.federation.messages import OptimiserState, TrainingConfig
 from uvsdk.federation.statements import Validity
 from uvsdk.privacy.bundle_signing import read_public_key
@@ -308,15 +308,18 @@ async def check_pair(settings: Settings) -> None:
 
 
 def read_training(path: Path) -> TrainingConfig:
-    """A training configuration from a ``.json`` or ``.toml`` file. Raises ``WireError``, ``SettingsError``."""
+    """A training configuration from a ``.json`` or ``.toml`` file, settings of a recipe that it names included.
+
+    Raises ``WireError``, ``SettingsError``, and ``UnknownNameError`` where there is no such recipe.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise SettingsError(f"cannot read the training configuration {path}: {error.strerror}") from error
     if path.suffix == ".json":
-        return TrainingConfig.from_json(data)
+        return recipes.from_json(data)
     try:
-        return TrainingConfig(**tomllib.loads(data.decode()))
+        return TrainingConfig(**recipes.resolved(tomllib.loads(data.decode())))
     except (ValueError, TypeError) as error:
         raise WireError(f"{path} is not a training configuration: {error}") from error
 

@@ -96,6 +96,11 @@ def test_a_folder_of_people_and_settings_from_a_file(tmp_path: Path, capsys: pyt
         (["--algorithm", "central_softmax", "--data", "digits"], "is a reference"),
         (["--algorithm", "fedaws", "--data", "nowhere"], "nowhere is not a folder"),
         (["--algorithm", "fedaws", "--data", "digits", "--set", "no=1"], "settings of fedaws"),
+        (["--algorithm", "fedaws", "--data", "digits", "--recipe", "no"], "no recipe 'no'; there are voice-head, .*"),
+        (
+            ["--algorithm", "fedaws", "--data", "digits", "--recipe", "letters", "--train", "all"],
+            "settings are for voice",
+        ),
         (["--algorithm", "fedaws", "--data", "digits", "--rounds", "0"], "rounds is 0"),
         (["--algorithm", "fedaws", "--data", "digits", "--unseen", "1"], "below 1"),
         (["--algorithm", "fedaws", "--data", "digits", "--batching", "fast"], "batching 'fast'"),

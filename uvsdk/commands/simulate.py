@@ -33,7 +33,7 @@ _FLAGS = {
 }
 # What --resume takes from config.json, so that the rounds to come are those of an undisturbed run.
 _FIXED = (
-    *("algorithm", "data", "backbone", "held_out", "unseen", "config", "set", *_FLAGS, "failure_rate"),
+    *("algorithm", "data", "backbone", "held_out", "unseen", "config", "recipe", "set", *_FLAGS, "failure_rate"),
     *("batching", "chunk"),
 )
 
@@ -63,6 +63,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--unseen", type=float, metavar="PART", help="of the people, without a device (0.2)")
     how = parser.add_argument_group("how, over the settings of --config and the defaults of a deployment")
     how.add_argument("--config", type=Path, metavar="FILE", help="training settings, JSON or TOML")
+    how.add_argument("--recipe", metavar="NAME", help="settings by name (docs/learning.md), under those of --config")
     how.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="of the algorithm")
     how.add_argument("--rounds", type=int, metavar="N", help="rounds to commit")
     how.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same model (0)")
@@ -89,12 +90,18 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return _list()
     _check(arguments)
+    from uvsdk.errors import SettingsError
     from uvsdk.simulation import Engine, Simulation
     from uvsdk.simulation.experiment import evaluate, load, population_of, reader_of, trunk_of
 
     setup = _resumed(arguments) if arguments.resume else _started(arguments)
     config, seed = setup.config, setup.config.seed or 0
     trunk, bundle = trunk_of(setup.backbone, seed=seed, train=config.train)
+    if config.modality not in ("", bundle.manifest.modality):
+        raise SettingsError(
+            f"the settings are for {config.modality}, the backbone {bundle.manifest.backbone} is for "
+            f"{bundle.manifest.modality}; name another --recipe or --backbone"
+        )
     config = replace(config, modality=bundle.manifest.modality, backbone=bundle.manifest.backbone)
     people = load(setup.data, bundle, held_out=setup.held_out, unseen=setup.unseen, seed=seed)
     print(_described(people, config, len(bundle.theta)))
@@ -161,15 +168,17 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _started(arguments: argparse.Namespace) -> _Setup:
-    """The setup of the command line, over the settings of ``--config``, over the defaults."""
+    """The setup of the command line, over the settings of ``--config``, over those of a recipe, over the defaults."""
     from uvsdk.errors import SettingsError
-    from uvsdk.federation import algorithms
+    from uvsdk.federation import algorithms, recipes
     from uvsdk.federation.messages import TrainingConfig
     from uvsdk.simulation import references
 
     values: dict[str, Any] = {"deployment": "simulation", "modality": "", "backbone": BACKBONE, "seed": 0}
     values |= _file(arguments.config) if arguments.config else {}
     values |= {"algorithm": arguments.algorithm} if arguments.algorithm else {}
+    values |= {"recipe": arguments.recipe} if arguments.recipe else {}
+    values = recipes.resolved(values)
     values |= {field: value for flag, field in _FLAGS.items() if (value := getattr(arguments, flag)) is not None}
     values["algorithm_settings"] = {**values.get("algorithm_settings", {}), **dict(arguments.set)}
     if "algorithm" not in values:
