@@ -136,6 +136,7 @@ class Driver:
         assert deployment is not None
         finished = deployment.committed_rounds >= config.rounds
         stopped = bool(deployment.stopped)
+        self._metrics.training_stopped.set(stopped)
         await self._rounds.board.post(Notice(finished=finished, stopped=stopped))
         size = config.cohort(eligible)
         early = not deployment.started and admitted < self._settings.start_after_users

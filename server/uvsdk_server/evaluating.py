@@ -48,6 +48,11 @@ from uvsdk_server.store.rows import DeploymentRow, EvaluationRow, EvaluationStat
 
 OFF: Final = "off"
 
+_NOTHING: Final = (
+    "nothing is evaluated in this deployment: its method sends no vector of a person, so it needs a cohort "
+    "(uvsdk cohort make, uvsdk cohort add), or evaluation = 'off' is configured"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -139,29 +144,16 @@ class Evaluations:
     async def request(self) -> EvaluationRow:
         """Have the candidate evaluated as soon as no round is open. Raises :class:`Problem` 409."""
         if self.impostors == OFF:
-            raise Problem(
-                "evaluation-off",
-                "nothing is evaluated in this deployment: its method sends no vector of a person, so it needs a cohort "
-                "(uvsdk cohort make, uvsdk cohort add), or evaluation = 'off' is configured",
-            )
+            raise Problem("evaluation-off", _NOTHING)
         async with self._database.write() as connection:
-            row = await store.newest(connection)
-            if row is None or row.state in ("closed", "failed"):
-                number = 1 if row is None else row.evaluation_id + 1
-                row = EvaluationRow(
-                    number, "requested", "request", "", "", self.impostors, "", "", 0, 0, self._rounds.clock(),
-                    None, None, 0, 0, None, None, None,
-                )  # fmt: skip
-                await store.add(connection, row)
+            row = await store.request(connection, self.impostors, self._rounds.clock())
         self._rounds.wake()
         return row
 
     async def resume(self) -> None:
         """Let training go on where it has stopped by itself; the evaluations so far no longer count against it."""
         async with self._database.write() as connection:
-            row = await store.newest(connection)
-            await store.stop_training(connection, None, forgiven=0 if row is None else row.evaluation_id)
-        self._metrics.training_stopped.set(0)
+            await store.resume(connection)
         self._log.info("training resumed")
         self._rounds.wake()
 
@@ -171,7 +163,9 @@ class Evaluations:
         """Begin what is due; false where nothing is."""
         impostors = self.impostors
         if impostors == OFF:
-            return False
+            if requested is not None:
+                await self._refuse(replace(requested, state="failed", closed=self._rounds.clock()), requested, _NOTHING)
+            return requested is not None
         async with self._database.read() as connection:
             deployment = await ledger.deployment_row(connection)
             history = await store.judged(connection)
@@ -294,7 +288,6 @@ class Evaluations:
             if stop:
                 await store.stop_training(connection, stop)
         if stop:
-            self._metrics.training_stopped.set(1)
             self._log.warning("training stopped by itself", reason=stop)
         self._metrics.evaluations.labels(outcome if state == "closed" else "failed").inc()
         self._metrics.evaluation_seconds.observe(time.perf_counter() - start)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.errors import SettingsError
 from uvsdk.federation.messages import TrainingConfig
@@ -13,7 +17,7 @@ from uvsdk.records.codec import unpack
 from uvsdk.release.record import POLICIES, Evaluation, Release
 from uvsdk.rest.problems import Problem
 from uvsdk_server import monitoring
-from uvsdk_server.beside import Answer, date, print_table, settings_of, storage_errors
+from uvsdk_server.beside import Answer, date, in_database, print_table, settings_of, storage_errors
 from uvsdk_server.calibrations import open_base
 from uvsdk_server.clocks import wall_clock
 from uvsdk_server.deployment import check_pair, open_database
@@ -21,7 +25,7 @@ from uvsdk_server.keys import KeyFolder
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.observer import Unobserved
 from uvsdk_server.releases import Candidate, Releases
-from uvsdk_server.store import ledger
+from uvsdk_server.store import evaluations, ledger
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.rows import ReleaseRow
 
@@ -31,7 +35,9 @@ _MOST = 1 << 31
 def configure(parser: argparse.ArgumentParser) -> None:
     """Its arguments."""
     parser.add_argument("--data", type=Path, help="the server's data folder")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|promote|roll-back|policy")
+    actions = parser.add_subparsers(
+        dest="action", required=True, metavar="list|show|promote|roll-back|policy|evaluate|evaluations|resume"
+    )
     listing = actions.add_parser("list", help="the newest releases; * is the one that verifies")
     listing.add_argument("--limit", type=int, default=20, help="how many (20)")
     listing.add_argument("--before", type=int, metavar="NUMBER", help="only those older than this one")
@@ -41,12 +47,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     promote.add_argument("version", metavar="VERSION|candidate", help="as `show candidate` prints it")
     roll_back = actions.add_parser("roll-back", help="release again what an earlier release was")
     roll_back.add_argument("number", type=int, nargs="?", help="of the earlier release; left out: what was before")
+    actions.add_parser("evaluate", help="have the candidate evaluated as soon as no round is open")
+    evaluations = actions.add_parser("evaluations", help="what the newest evaluations found, and what came of them")
+    evaluations.add_argument("--limit", type=int, default=20, help="how many (20)")
+    actions.add_parser("resume", help="let training go on where it has stopped by itself")
     policy = actions.add_parser("policy", help="show who releases, or be stricter than the settings")
     policy.add_argument("policy", nargs="?", choices=POLICIES, help="automatic: as the settings say")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it, and print what is then."""
+    if arguments.action in ("evaluate", "evaluations", "resume"):
+        print(in_database(arguments.data, partial(_EVALUATING[arguments.action], arguments)))
+        return 0
     actions: dict[str, Callable[[Releases], Awaitable[None]]] = {
         "list": lambda releases: _list(releases, arguments.limit, arguments.before),
         "show": lambda releases: _show(releases, arguments.which),
@@ -195,6 +208,36 @@ async def _policy(releases: Releases, policy: str | None) -> None:
         print(await releases.policy())
     else:
         print(await releases.override(None if chosen == "automatic" else chosen))
+
+
+async def _evaluate(arguments: argparse.Namespace, connection: AsyncConnection) -> str:
+    row = await evaluations.request(connection, "", wall_clock())
+    return f"evaluation {row.evaluation_id} is {row.state}; a running server sees it within a minute"
+
+
+async def _evaluations(arguments: argparse.Namespace, connection: AsyncConnection) -> str:
+    if not 1 <= arguments.limit < _MOST:
+        raise SettingsError(f"--limit is a number from 1 to {_MOST - 1}")
+    lines = []
+    for row in await evaluations.listed(connection, arguments.limit):
+        came = row.outcome if row.release is None else f"{row.outcome}, release {row.release}"
+        lines.append(
+            f"{row.evaluation_id}  {date(row.opened)}  {row.cause}: {row.state}, {row.arrived} of {row.asked} devices, "
+            f"model {row.candidate[:12] or '-'}, {came or 'not judged yet'}"
+        )
+        lines += [f"    {reason}" for reason in json.loads(row.summary or "{}").get("reasons", [])]
+    return "\n".join(lines) or "nothing has been evaluated yet"
+
+
+async def _resume(arguments: argparse.Namespace, connection: AsyncConnection) -> str:
+    return "training goes on" if await evaluations.resume(connection) else "training had not stopped"
+
+
+_EVALUATING: Mapping[str, Callable[[argparse.Namespace, AsyncConnection], Awaitable[str]]] = {
+    "evaluate": _evaluate,
+    "evaluations": _evaluations,
+    "resume": _resume,
+}
 
 
 def _print_pairs(pairs: Sequence[tuple[str, str]]) -> None:

@@ -38,6 +38,12 @@ def candidate_of(server: RunningServer) -> str:
     return str(server.ask("GET", "/v1/models/candidate").json()["model_version"])
 
 
+def training_state(device: SyntheticDevice) -> str:
+    """What a device is told where no round asks it."""
+    answer = device.request("GET", "/v1/rounds/current?after=1000")
+    return str(answer.headers.get("uvsdk-training", "collecting"))
+
+
 @dataclass
 class Party:
     """Twenty people of whom eight train, and a server."""
@@ -86,8 +92,8 @@ def party(folder: Path, **values: Any) -> Iterator[Party]:
 
 
 def test_a_life_of_a_model(tmp_path: Path) -> None:
-    """What verifies is calibrated on its own people, a better candidate follows, and a worse one stays."""
-    config = replace(synthetic.EVALUATED, rounds=2)
+    """What verifies is calibrated on its own people, a better candidate follows, worse ones stay and end training."""
+    config = replace(synthetic.EVALUATED, rounds=9)
     with party(tmp_path, config=config) as found:
         assert found.evaluate(after=0) == 1
         first = found.closed(1)
@@ -105,19 +111,30 @@ def test_a_life_of_a_model(tmp_path: Path) -> None:
         assert causes == [(1, "founding", False), (2, "calibration", False), (3, "gate", True)]
         assert releases(found.server)[-1]["evaluation"][0]["evaluation_id"] == 2
 
-        worse = found.train(scatter=10 * SCATTER, after=1)
-        assert found.evaluate(after=2) == 3
-        third = found.closed(3)
-        assert (third["cause"], third["outcome"], third["release"]) == ("rest", "kept", None)
-        assert any("of genuine trials" in reason for reason in third["reasons"])
+        # A worse one stays, and training goes on from it; three in a row, and it rests by itself.
+        for round_id in (2, 3, 4):
+            worse = found.train(scatter=10 * SCATTER, after=round_id - 1)
+            assert found.evaluate(after=round_id) == round_id + 1
+            kept = found.closed(round_id + 1)
+            assert (kept["cause"], kept["outcome"], kept["release"]) == ("rounds", "kept", None)
+            assert any("of genuine trials" in reason for reason in kept["reasons"])
+            assert found.server.released()["model_version"] == better
+            assert candidate_of(found.server) == worse
         assert len(releases(found.server)) == 3
-        assert found.server.ask("GET", "/v1/models/current").json()["model_version"] == better
-        assert candidate_of(found.server) == worse  # training goes on from it all the same
-        assert found.devices[0].request("GET", "/v1/rounds/current").headers["uvsdk-training"] == "finished"
+        harness.eventually(lambda: training_state(found.devices[0]) == "stopped")
         metrics = found.server.ask("GET", "/metrics").text
-        assert 'uvsdk_evaluations_total{outcome="kept"} 1.0' in metrics
-        assert 'uvsdk_reports_total{outcome="accepted"} 60.0' in metrics
-        assert found.server.rows("SELECT count(*), count(blob) FROM reports") == [(60, 0)]
+        assert 'uvsdk_evaluations_total{outcome="kept"} 3.0' in metrics
+        assert 'uvsdk_reports_total{outcome="accepted"} 100.0' in metrics
+        assert "uvsdk_training_stopped 1.0" in metrics
+        assert found.server.rows("SELECT count(*), count(blob) FROM reports") == [(100, 0)]
+
+        assert found.server.ask("POST", "/v1/training/resume").status_code == 204
+        harness.eventually(lambda: training_state(found.devices[0]) != "stopped")
+        header = found.trainers[0].wait(after=4)
+        assert header is not None
+        assert (header.round_id, header.model_version) == (5, worse)
+        assert found.server.ask("POST", "/v1/evaluations").json()["state"] == "requested"  # once the round is over
+        assert found.server.ask("POST", "/v1/evaluations").json()["evaluation_id"] == 6
 
 
 def test_what_is_no_report_of_this_device_is_refused_and_a_good_one_still_counts(tmp_path: Path) -> None:

@@ -54,27 +54,66 @@ async def add(connection: AsyncConnection, new: EvaluationRow) -> None:
     await connection.execute(insert(evaluations).values(**asdict(new)))
 
 
+async def request(connection: AsyncConnection, impostors: str, now: float) -> EvaluationRow:
+    """Ask for an evaluation as soon as no round is open; gives it, or the one that is under way."""
+    row = await newest(connection)
+    if row is not None and row.state not in ("closed", "failed"):
+        return row
+    new = EvaluationRow(
+        evaluation_id=1 if row is None else row.evaluation_id + 1,
+        state="requested",
+        cause="request",
+        candidate="",
+        released="",
+        impostors=impostors,
+        config_digest="",
+        server_key_id="",
+        committed_rounds=0,
+        cohort_rows=0,
+        opened=now,
+        deadline=None,
+        closed=None,
+        asked=0,
+        arrived=0,
+        outcome=None,
+        release=None,
+        summary=None,
+    )
+    await add(connection, new)
+    return new
+
+
+async def resume(connection: AsyncConnection) -> bool:
+    """Let training go on; the evaluations so far no longer count against it. False where it has not stopped."""
+    stopped = (await connection.execute(select(deployment.c.stopped))).scalar_one()
+    row = await newest(connection)
+    await stop_training(connection, None, forgiven=0 if row is None else row.evaluation_id)
+    return stopped is not None
+
+
 async def change(connection: AsyncConnection, evaluation_id: int, state: EvaluationState, **values: object) -> None:
     """Move an evaluation to ``state``."""
     mine = evaluations.c.evaluation_id == evaluation_id
     await connection.execute(update(evaluations).where(mine).values(state=state, **values))
 
 
-async def respondents(connection: AsyncConnection) -> list[Respondent]:
-    """Every device that may answer, of admitted users; by user, then device."""
+async def respondents(connection: AsyncConnection, device_id: str | None = None) -> list[Respondent]:
+    """Every device that may answer, of admitted users, or the one named; by user, then device."""
     query = (
         select(devices.c.device_id, devices.c.user, users.c.evaluates.is_(True).label("evaluates"))
         .join(users, users.c.user == devices.c.user)
         .where(users.c.admitted, devices.c.state.in_(("active", "unconfirmed")))
         .order_by(devices.c.user, devices.c.device_id)
     )
+    if device_id is not None:
+        query = query.where(devices.c.device_id == device_id)
     found = await every(connection, Respondent, query)
     return [Respondent(item.device_id, item.user, bool(item.evaluates)) for item in found]
 
 
 async def respondent(connection: AsyncConnection, device_id: str) -> Respondent | None:
     """One device that may answer."""
-    return next((item for item in await respondents(connection) if item.device_id == device_id), None)
+    return next(iter(await respondents(connection, device_id)), None)
 
 
 async def trainers(connection: AsyncConnection) -> int:
