@@ -12,10 +12,11 @@ from pathlib import Path
 
 from tests.contract.test_a_new_method import NAME, write_method
 from uvsdk.federation import algorithms, disclosure
+from uvsdk.release import disclosure as evaluation
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "privacy.md"
-_TABLE = re.compile(r"(<!-- disclosure -->\n).*?(<!-- /disclosure -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- (disclosure|evaluation) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 WITH_ANOTHER = """
 import sys
@@ -26,13 +27,14 @@ print(disclosure.table())
 
 
 def with_current_table(text: str) -> str:
-    """``text`` with the table between its marks made anew."""
-    return _TABLE.sub(lambda found: f"{found[1]}{disclosure.table()}\n{found[2]}", text)
+    """``text`` with the tables between their marks made anew."""
+    tables = {"disclosure": disclosure.table, "evaluation": evaluation.table}
+    return _TABLE.sub(lambda found: f"{found[1]}{tables[found[2]]()}\n{found[3]}", text)
 
 
 def test_the_table_of_what_leaves_the_device_is_current() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    assert _TABLE.search(text)
+    assert [found[2] for found in _TABLE.finditer(text)] == ["disclosure", "evaluation"]
     assert text == with_current_table(text), "run: python -m tests.architecture.test_privacy"
 
 

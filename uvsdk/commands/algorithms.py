@@ -13,9 +13,10 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from uvsdk.federation import algorithms, disclosure
+    from uvsdk.release import disclosure as evaluation
 
     if arguments.table:
-        print(disclosure.table())
+        print(f"{disclosure.table()}\n\n{evaluation.table()}")
         return 0
     for name in algorithms.names():
         found = algorithms.disclosure(name)

@@ -24,11 +24,11 @@ def table() -> str:
         own = (_without(item.sends, sends), _without(item.receives, receives), item.once)
         sent.append([f"`{name}`", *("<br>".join(part) or "-" for part in own)])
         learned.append([f"`{name}`", item.server_learns, item.others_learn])
-    parts = [_rows(SENT, sent), _rows(LEARNED, learned)]
+    parts = [markdown(SENT, sent), markdown(LEARNED, learned)]
     if kept := [name for name in found if not algorithms.server(name).verifies_on_server]:
-        parts.append(f"Under {_names(kept)} no template may leave the device, so only the device verifies.")
+        parts.append(f"Under {names(kept)} no template may leave the device, so only the device verifies.")
     if named := [name for name in found if algorithms.server(name).restricted(algorithms.settings(name, {}))]:
-        parts.append(f"A server runs {_names(named)} only where its operator names it: `uvsdk serve --allow NAME`.")
+        parts.append(f"A server runs {names(named)} only where its operator names it: `uvsdk serve --allow NAME`.")
     if sends or receives:
         parts.insert(0, f"Each round every device sends {_words(sends)}, and receives {_words(receives)}. Beside that:")
     return "\n\n".join(parts)
@@ -43,14 +43,16 @@ def _without(items: Iterable[str], left_out: Iterable[str]) -> tuple[str, ...]:
     return tuple(item for item in items if item not in left_out)
 
 
-def _names(names: Sequence[str]) -> str:
-    return " and ".join(f"`{name}`" for name in names)
+def names(found: Sequence[str]) -> str:
+    """Names as they stand in a sentence."""
+    return " and ".join(f"`{name}`" for name in found)
 
 
 def _words(items: Sequence[str]) -> str:
     return " and ".join(items) or "nothing"
 
 
-def _rows(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of that many columns."""
     lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
     return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)])

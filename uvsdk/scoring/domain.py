@@ -260,7 +260,7 @@ def _covariance(moments: Moments) -> Float64:
 
 
 def _spectrum(moments: Moments) -> Float64:
-    return np.maximum(np.linalg.eigvalsh(_covariance(moments)), 0.0)
+    return np.asarray(np.maximum(np.linalg.eigvalsh(_covariance(moments)), 0.0), np.float64)
 
 
 def _quantiles(distances: Float64, weights: Float64) -> Float64:

@@ -1,0 +1,82 @@
+"""What leaves the device when a model is evaluated, as Markdown: one row for each place that impostors come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from uvsdk.federation import algorithms
+from uvsdk.federation.disclosure import markdown, names
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosure:
+    """What one kind of evaluation costs its people.
+
+    Args:
+        evaluates: what a device sends whose person only evaluates.
+        trains: what a device sends whose person trains.
+        receives: what any device is sent for it.
+        server_learns: from reports that arrive one by one.
+        others_learn: from what is released.
+    """
+
+    evaluates: str
+    trains: str
+    receives: str
+    server_learns: str
+    others_learn: str
+
+
+KINDS: Final = {
+    "moments": Disclosure(
+        evaluates="the mean of the enrolment embeddings and the template, each with its outer product, and the "
+        "covariance of the embeddings around their mean",
+        trains="the template and its outer product",
+        receives="-",
+        server_learns="as long as reports are not summed under a mask, a template of every person under a hashed id, "
+        "under both models, and of those who only evaluate how their samples spread and score against each other; no "
+        "recording, no photo, no single embedding of a person with several samples",
+        others_learn="the released calibration: of how many people, mean and spread of strangers' scores, and mean and "
+        "leading directions of the embeddings of those who only evaluate. Where these are few (up to some sixty), "
+        "whoever has a recording of somebody can guess from the directions whether they are among them",
+    ),
+    "cohort": Disclosure(
+        evaluates="a histogram of the template's scores against the cohort",
+        trains="a histogram of the template's scores against the cohort",
+        receives="embeddings of the cohort, whose people have consented to that, under both models",
+        server_learns="under a hashed id, how the template scores against people whom the server knows, without saying "
+        "against whom, and of those who only evaluate how their samples score against each other; no vector of them",
+        others_learn="the cohort's embeddings, and the released calibration: impostors' scores of all devices together",
+    ),
+    "off": Disclosure(
+        evaluates="-",
+        trains="-",
+        receives="-",
+        server_learns="nothing",
+        others_learn="the calibration that the operator measured on other people's recordings",
+    ),
+}
+"""By the name that ``TrainingConfig.evaluation`` has for it."""
+
+
+def table() -> str:
+    """What every report holds in a sentence, two tables of one row for each kind, and which kind is whose.
+
+    >>> [line.split(" | ")[0].strip("| `") for line in table().splitlines() if line.startswith("| `")][:3]
+    ['moments', 'cohort', 'off']
+    """
+    sent = [[f"`{name}`", item.evaluates, item.trains, item.receives] for name, item in KINDS.items()]
+    given = [name for name in algorithms.names() if algorithms.server(name).impostors == "cohort"]
+    learned = [[f"`{name}`", item.server_learns, item.others_learn] for name, item in KINDS.items()]
+    return "\n\n".join(
+        [
+            "A report is of two models, the candidate and the released one. Of each, a device whose person only "
+            "evaluates sends a histogram of genuine scores (every sample against the mean of the others), the same by "
+            "condition of the recording or picture, and the share of them below each score. Every device says how many "
+            "samples it has, and whether it would switch to the candidate. Beside that, of each model:",
+            markdown(("evaluation", "who only evaluates sends", "who trains sends", "receives"), sent),
+            markdown(("evaluation", "the server learns", "others learn"), learned),
+            f'`evaluation = "auto"` is `cohort` under {names(given)}, and `moments` under every other method.',
+        ]
+    )
