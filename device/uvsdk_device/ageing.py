@@ -1,8 +1,9 @@
 """Templates that follow their person, kept sealed beside the enrolment, which never changes.
 
-One record holds the original, the last versions and which is in use, so a step is one atomic write: a crash leaves the
-template before it or after it. The record is void as soon as the enrolment is another one, goes with the user, and
-without a policy nobody reads it.
+One record a model holds the original, the last versions and which is in use, so a step is one atomic write: a crash
+leaves the template before it or after it. While a release of another model verifies, the record waits, and a roll-back
+goes on from it. It is void as soon as the enrolment is another one, goes with the user, and without a policy nobody
+reads it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.enrolment.ageing import STRONG_FMR, AgeingPolicy, History, Step, begin, belongs, revert, step, template_of
-from uvsdk.errors import StoreError, WireError
+from uvsdk.errors import StoreError, UnknownUserError, WireError
 from uvsdk.records.codec import pack, unpack
 from uvsdk.scoring import Decision, Threshold
 from uvsdk.templates.template import Template
@@ -37,7 +38,7 @@ class TemplateAgeing:
 
     def in_use(self, user_id: str, enrolled: Template) -> Template:
         """The template to verify with. Raises :class:`StoreError` where the record is damaged."""
-        return template_of(enrolled, read_history(self._store, user_id))
+        return template_of(enrolled, read_history(self._store, user_id, enrolled.model_version))
 
     def learn(self, user_id: str, enrolled: Template, *, probe: Float32, decision: Decision) -> Step:
         """Take a step towards an accepted probe if the policy allows; nothing is written where it does not.
@@ -56,7 +57,7 @@ class TemplateAgeing:
         if strong is None:
             return Step(begin(enrolled), "the calibration cannot support a threshold that is strict enough")
         with self._store.lock():
-            history = read_history(self._store, user_id)
+            history = read_history(self._store, user_id, enrolled.model_version)
             found = step(
                 enrolled,
                 history,
@@ -67,7 +68,7 @@ class TemplateAgeing:
                 now_s=self._clock(),
             )
             # Enrolled anew since the decision: the step is of a template that is gone.
-            if found.taken and belongs(found.history, self._store.template(user_id)):
+            if found.taken and self._store.template_for(user_id, lambda kept: belongs(found.history, kept)) is not None:
                 _keep(self._store, user_id, found.history)
         return found
 
@@ -84,52 +85,75 @@ class TemplateAgeing:
         return None if rate > max(wanted, STRONG_FMR) else self._bundle.calibration.threshold(rate)
 
 
-def read_history(store: EncryptedStore, user_id: str) -> History | None:
-    """What became of the user's template; ``None`` where it never moved.
+def read_history(store: EncryptedStore, user_id: str, model_version: str | None = None) -> History | None:
+    """What became of the user's template of one model, by default of the one in use; ``None`` where it never moved.
 
     Raises:
         StoreError: the record is damaged.
     """
-    try:
-        (data,) = store.get(AGEING, user=user_id)
-        return unpack(History, data)
-    except KeyError:
-        return None
-    except WireError as error:
-        raise StoreError("the kept versions of a template do not read; revert it to the enrolment's own") from error
+    wanted = _version(store, user_id) if model_version is None else model_version
+    # An earlier version kept one record, whatever the model.
+    for name in (wanted, ""):
+        try:
+            (data,) = store.get(AGEING, name=name, user=user_id)
+            history = unpack(History, data)
+        except KeyError:
+            continue
+        except WireError as error:
+            raise StoreError("the kept versions of a template do not read; revert it to the enrolment's own") from error
+        if history.model_version == wanted:
+            return history
+    return None
 
 
-def revert_template(store: EncryptedStore, user_id: str, *, versions: int | None = None) -> Template:
-    """Take back the newest ``versions`` steps of the user's template, or all; gives the template now in use.
+def revert_template(
+    store: EncryptedStore, user_id: str, *, versions: int | None = None, enrolled: Template | None = None
+) -> Template:
+    """Take back the newest ``versions`` steps of one of the user's templates, or all; gives the template now in use.
+
+    Args:
+        store: keeps the histories.
+        user_id: enrolled in it.
+        versions: how many steps; ``None`` for all.
+        enrolled: which template; by default the one in use, and with all steps those of every other model too.
 
     Raises:
         UnknownUserError: not enrolled here.
         SettingsError: ``versions`` below 1.
     """
     with store.lock():
-        enrolled = store.template(user_id)
+        chosen = store.template(user_id) if enrolled is None else enrolled
         if versions is None:
-            _forget_versions(store, user_id, enrolled)
-            return enrolled
-        history = read_history(store, user_id)
-        if history is None or not belongs(history, enrolled):
-            return enrolled
+            for template in [chosen] if enrolled is not None else store.templates(user_id):
+                _forget_versions(store, user_id, template)
+            return chosen
+        history = read_history(store, user_id, chosen.model_version)
+        if history is None or not belongs(history, chosen):
+            return chosen
         left = revert(history, versions=versions)
         _keep(store, user_id, left)
-        return template_of(enrolled, left)
+        return template_of(chosen, left)
 
 
 def _forget_versions(store: EncryptedStore, user_id: str, enrolled: Template) -> None:
     """Back to the original, even where the record is damaged; the time of the last step stays if it can be read."""
     try:
-        history = read_history(store, user_id)
+        history = read_history(store, user_id, enrolled.model_version)
     except StoreError:
         history = None
-    if history is None or not belongs(history, enrolled):
-        store.drop(AGEING, user=user_id)
-    else:
+    if history is not None and belongs(history, enrolled):
         _keep(store, user_id, revert(history))
+    else:
+        store.drop(AGEING, name=enrolled.model_version, user=user_id)
+    store.drop(AGEING, user=user_id)  # as an earlier version kept it
 
 
 def _keep(store: EncryptedStore, user_id: str, history: History) -> None:
-    store.put(AGEING, [pack(history)], user=user_id)
+    store.put(AGEING, [pack(history)], name=history.model_version, user=user_id)
+
+
+def _version(store: EncryptedStore, user_id: str) -> str:
+    try:
+        return store.template(user_id).model_version
+    except UnknownUserError:
+        return ""

@@ -156,11 +156,12 @@ class _Handlers:
         self._token = token.encode()
         self._settings = settings
         self._forget = forget
-        self._detectors = detectors_of(runtime.bundle) if settings.presentation_detector else ()
+        if settings.presentation_detector:
+            detectors_of(runtime.bundle)  # one that cannot be used is told of at the start
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def health(self, _request: Request) -> Response:
-        bundle = self._runtime.bundle
+        bundle = await self._in_thread(lambda: self._runtime.bundle)
         return JSONResponse({"status": "ok", "model_version": bundle.version, "modality": bundle.manifest.modality})
 
     async def verify(self, request: Request) -> Response:
@@ -173,14 +174,15 @@ class _Handlers:
         capture = self._settings.capture.narrow(quality=asked.quality, faces=asked.faces)
 
         def work() -> Decision:
+            runtime = self._runtime.settled()  # one release for all of this request
             if asked.fmr is not None:
-                check_rate(asked.fmr, self._runtime.rate(asked.user))
-            return self._runtime.verify(
+                check_rate(asked.fmr, runtime.rate(asked.user))
+            return runtime.verify(
                 asked.user,
                 asked.sample,
                 fmr=asked.fmr,
                 capture=capture,
-                detectors=self._detectors,
+                detectors=detectors_of(runtime.bundle) if self._settings.presentation_detector else (),
                 told=self._settings.scores,
             )
 

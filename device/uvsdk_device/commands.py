@@ -28,6 +28,7 @@ from uvsdk_device.federation import Federation
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import forget_here
 from uvsdk_device.printouts import decision_lines, enrolment_lines, identification_json, identification_lines
+from uvsdk_device.releases import ReleaseReport, adopted_bundle, adopted_modality, forget_order, read_standing
 from uvsdk_device.rounds import RoundReport
 from uvsdk_device.runtime import Runtime
 from uvsdk_device.wrapping import WrappedKey
@@ -65,7 +66,7 @@ def _enroll(arguments: argparse.Namespace) -> int:
     enrolment = enroll(
         arguments.user,
         arguments.files,
-        model=_model(arguments),
+        model=_model(arguments) or adopted_bundle(store, read_standing(store, adopted_modality(store)).adopted[0]),
         store=store,
         federation=_federation(arguments) if arguments.server else None,
         fmr=arguments.fmr,
@@ -92,7 +93,13 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
 def _verify(arguments: argparse.Namespace) -> int:
     from uvsdk.presentation.detector import detectors_of
 
-    runtime = Runtime(_open_store(arguments), _model(arguments), ageing=AgeingPolicy() if arguments.ageing else None)
+    store = _open_store(arguments)
+    runtime = Runtime(
+        store,
+        _model(arguments),
+        modality=store.template(arguments.user).modality,
+        ageing=AgeingPolicy() if arguments.ageing else None,
+    ).settled()
     decision = runtime.verify(
         arguments.user,
         arguments.file,
@@ -128,6 +135,7 @@ def _identify(arguments: argparse.Namespace) -> int:
     from uvsdk.presentation.detector import detectors_of
 
     runtime = Runtime(_open_store(arguments), _model(arguments), ageing=AgeingPolicy() if arguments.ageing else None)
+    runtime = runtime.settled()
     found = runtime.identify(
         arguments.file,
         runtime.gallery(),
@@ -180,7 +188,7 @@ def _agent(arguments: argparse.Namespace) -> int:
     store = _open_store(arguments)
     model = _model(arguments)
     runtime = Runtime(store, model, ageing=AgeingPolicy() if arguments.ageing else None, keep_cohort=False)
-    if model.calibration is not None and model.calibration.cohort is not None:
+    if model is not None and model.calibration is not None and model.calibration.cohort is not None:
         kept = runtime.bundle.calibration is not None and runtime.bundle.calibration.cohort is not None
         what = "kept, since AS-norm judges scores against them" if kept else "not kept: verification needs none"
         print(f"the model's calibration holds people's embeddings (a cohort): {what}", file=sys.stderr)
@@ -229,7 +237,7 @@ def _participate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="model bundle that is at hand already, to download less")
     parser.add_argument("--max-rounds", type=int, help="stop after that many rounds")
     parser.add_argument("--once", action="store_true", help="do not wait for a round that is not open yet")
-    parser.add_argument("--save-model", help="write the newest model bundle here afterwards")
+    parser.add_argument("--save-model", help="write the released model's bundle here afterwards")
     _store_arguments(parser)
     _server_arguments(parser, required=True)
 
@@ -246,6 +254,7 @@ def _participate(arguments: argparse.Namespace) -> int:
         max_rounds=arguments.max_rounds,
         progress=_print_report,
         evaluated=_print_evaluation,
+        released=_print_release,
     )
     print(f"took part in {sum(report.state == 'uploaded' for report in reports)} of {len(reports)} rounds")
     if arguments.save_model:
@@ -261,6 +270,11 @@ def _print_report(report: RoundReport) -> None:
 def _print_evaluation(done: EvaluationDone) -> None:
     detail = done.detail or f"{done.samples} samples, {done.seconds:.1f} s"
     print(f"evaluation {done.evaluation_id}: {done.state}, {detail}", flush=True)
+
+
+def _print_release(report: ReleaseReport) -> None:
+    detail = f", {report.detail}" if report.detail else ""
+    print(f"release {report.number}: {report.state}, model {report.model_version[:12]}{detail}", flush=True)
 
 
 def _device_arguments(parser: argparse.ArgumentParser) -> None:
@@ -352,12 +366,14 @@ def _store(arguments: argparse.Namespace) -> int:
     elif arguments.use_keyring:
         store.change_passphrase(None)
     else:
-        forget_approval(store, arguments.forget_server)
+        forget_order(store, forget_approval(store, arguments.forget_server))
     return 0
 
 
 def _model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, help="model bundle")
+    parser.add_argument(
+        "--model", help="model bundle; left out, the release that the store has adopted from its deployment"
+    )
     parser.add_argument(
         "--publisher",
         action="append",
@@ -366,10 +382,15 @@ def _model_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _model(arguments: argparse.Namespace) -> Bundle:
+def _model(arguments: argparse.Namespace) -> Bundle | None:
+    """The bundle that was named; ``None`` for the release that the store has adopted."""
     from uvsdk.bundle import Bundle
 
     trusted = None if not arguments.publisher else [read_public_key(path) for path in arguments.publisher]
+    if arguments.model is None:
+        if trusted is not None:
+            raise SettingsError("--publisher says who signed the bundle of --model; a release is signed by its server")
+        return None
     return Bundle.open(arguments.model, trusted=trusted)
 
 

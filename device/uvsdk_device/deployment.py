@@ -57,8 +57,7 @@ class Deployment:
     @property
     def identity(self) -> str:
         """What names this server in the store: its name and signing key, so that its address may change."""
-        digest = hashlib.sha256(self.server_signing_key.public_bytes_raw()).hexdigest()
-        return f"{self.name}/{digest[:32]}"
+        return _identity(self.name, self.server_signing_key.public_bytes_raw())
 
     @classmethod
     def from_json(cls, values: Object, *, authority: str, now: float) -> Deployment:
@@ -164,13 +163,19 @@ def check_fit(modality: str, model: Bundle | None, *, deployment: Deployment) ->
         )
 
 
-def forget_approval(store: EncryptedStore, url: str) -> None:
+def forget_approval(store: EncryptedStore, url: str) -> str:
     """Forget what was agreed with the server at ``url``; the next contact is a first one.
+
+    Returns:
+        The deployment's identity; empty where nothing was agreed.
 
     Raises:
         SettingsError: not the address of a server.
     """
-    store.drop(_APPROVAL, name=Address.parse(url, allow_plain_http=True).url)
+    known = Address.parse(url, allow_plain_http=True).url
+    agreed = _agreed(store, known)
+    store.drop(_APPROVAL, name=known)
+    return _identity(agreed["deployment"], base64.b64decode(agreed["signing_key"])) if agreed else ""
 
 
 def text(values: Object, field: str) -> str:
@@ -226,6 +231,10 @@ def _texts(values: Object, field: str) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
         raise WireError(f"the server's answer lacks the list {field!r}")
     return tuple(found)
+
+
+def _identity(name: str, signing_key: bytes) -> str:
+    return f"{name}/{hashlib.sha256(signing_key).hexdigest()[:32]}"
 
 
 def _agreed(store: EncryptedStore, url: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeVar
@@ -16,15 +16,21 @@ import numpy as np
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import Participation
 from uvsdk.errors import (
+    BundleError,
+    EnrolmentError,
     PendingDeviceError,
+    SealError,
     ServerRefusedError,
     ServerUnreachableError,
     SettingsError,
+    StoreError,
+    ThresholdError,
     TrainingUnavailableError,
     UpdateRejectedError,
+    WireError,
 )
 from uvsdk.federation.messages import EvaluationHeader, RoundHeader
-from uvsdk.federation.strategy import TEMPLATE, Secret
+from uvsdk.federation.strategy import Secret
 from uvsdk.privacy.identifiers import PEPPER_BYTES, canonical_user_id
 from uvsdk.records.transfer import stays_here
 from uvsdk.templates.storage import Store
@@ -53,20 +59,22 @@ from uvsdk_device.membership import (
     check_server_verification,
     device_of,
     forget_here,
+    handed_over,
     is_member,
     known_devices,
     member_of,
+    note_handed_over,
     register,
     replace_keys,
     resign,
     revoke,
     send_template,
     settle_keys,
+    was_handed_over,
 )
-from uvsdk_device.memory import read_memory
 from uvsdk_device.models import Models
 from uvsdk_device.queue import Backoff, QueueItem, UploadQueue
-from uvsdk_device.reembedding import is_current, remake
+from uvsdk_device.releases import Follower, ReleaseReport, fetch_release
 from uvsdk_device.rounds import RoundReport, acknowledge, check_header, enqueue, read_header, train
 from uvsdk_device.tasks import fetch_task
 
@@ -167,6 +175,7 @@ class Federation:
         try:
             with self._connection() as connection:
                 session = self._join(user_id, device_store, connection, model)
+                self._between_rounds(session, None)
                 offer = self._offer(session.member, after=0, evaluated=0, wait_s=0.0)
                 if isinstance(offer, EvaluationHeader):
                     done = self._evaluate(session, offer)
@@ -195,8 +204,12 @@ class Federation:
         max_rounds: int | None = None,
         progress: Callable[[RoundReport], None] | None = None,
         evaluated: Callable[[EvaluationDone], None] | None = None,
+        released: Callable[[ReleaseReport], None] | None = None,
     ) -> tuple[RoundReport, ...]:
-        """Join where needed, take part in rounds, and then make the template again with the newest model.
+        """Join where needed, take part in rounds, and verify by what the server releases meanwhile.
+
+        Templates follow a release by themselves, between rounds too: people go on being verified by the release
+        before until theirs is made.
 
         Between rounds the server may ask what a model makes of this device's own enrolment (:mod:`uvsdk.release`);
         users who only evaluate are asked nothing else, and need no trainer.
@@ -210,6 +223,7 @@ class Federation:
             max_rounds: stop after that many.
             progress: called after each round.
             evaluated: called after each evaluation.
+            released: called when this device has switched to a release, or has refused one.
 
         Raises:
             ServerUnreachableError: for longer than ``patience_s``; what was queued stays queued.
@@ -227,6 +241,7 @@ class Federation:
                 session = self._patiently(partial(self._renewed, session, model))
             after, answered = 0, 0
             while max_rounds is None or len(reports) < max_rounds:
+                self._patiently(partial(self._between_rounds, session, released))
                 wait_s = _WAIT_S if until_finished else 0.0
                 offer = self._patiently(partial(self._next, session, after, answered, wait_s))
                 if isinstance(offer, EvaluationHeader):
@@ -244,13 +259,14 @@ class Federation:
                 elif offer == "finished" or not until_finished:
                     break
             self._patiently(partial(self._flush, session))
-            self._patiently(partial(self._refresh, session))
+            self._patiently(partial(self._refresh, session, released))
         return tuple(reports)
 
     def refresh_template(self, user_id: str, store: Store, *, model: Bundle | None = None) -> Template:
-        """Make the template again from the stored features with the server's newest model and calibration.
+        """Switch to the server's release and give the template under it, made from the stored features.
 
-        With ``server_verification`` the server is handed the template too. Needs no trainer.
+        A release that this device refuses changes nothing: the template is then the one of the release before. With
+        ``server_verification`` the server is handed the template too. Needs no trainer.
 
         Raises:
             ServerUnreachableError, ServerRefusedError, UnapprovedConfigError, UnknownUserError: as above.
@@ -261,11 +277,20 @@ class Federation:
             return self._refresh(self._join(user_id, device_store, connection, model))
 
     def newest_model(self, user_id: str, store: Store) -> Bundle:
-        """The server's current bundle with its calibration, for offline verification. Raises as above."""
+        """The bundle of the released model with its calibration, for offline verification.
+
+        Of the release that this device has adopted, which it does now where there is a newer one; a device that has
+        never adopted any is handed the server's own, which its store does not verify by. Raises as above.
+        """
         device_store = require_encrypted(store)
         with self._connection() as connection:
-            models = self._join(user_id, device_store, connection, None).models
-            return models.bundle(models.released_version())
+            session = self._join(user_id, device_store, connection, None)
+            follower = self._follower(session)
+            follower.follow()
+            bundle = follower.bundle()
+            if bundle is None:
+                bundle = session.models.of_release(fetch_release(connection, session.member.deployment).release)
+            return bundle
 
     def devices(self, user_id: str, store: Store) -> tuple[KnownDevice, ...]:
         """This person's devices as the server knows them; one that waits for an approval sees itself only.
@@ -410,15 +435,10 @@ class Federation:
         return UploadQueue(store, member.user_id, server=server, rng=self.rng, clock=self.clock, backoff=self.backoff)
 
     def _admit(self, store: EncryptedStore, member: Membership, models: Models) -> Membership:
-        """Send the admission, and the template where the server is to have it."""
+        """Send the admission."""
         features = store.features(member.user_id)
         admission = admission_of(member, features, models, person_id=self.person_id, pepper=self.pepper)
-        admitted = admit(store, member, admission)
-        template = store.template(member.user_id)
-        if self.server_verification and template.model_version == models.released_version():
-            with _unless_unconfirmed():
-                send_template(store, admitted, template)
-        return admitted
+        return admit(store, member, admission)
 
     def _member(self, user_id: str, store: EncryptedStore, connection: Connection) -> Membership:
         """This device as the server knows it, joined or not; a replacement of its keys that was begun is ended."""
@@ -546,39 +566,64 @@ class Federation:
             reason = next((item.reason for item in session.queue.items() if item.reason), "its time has not come")
             raise ServerUnreachableError(f"an upload waits in the queue: {reason}")
 
-    def _refresh(self, session: _Session) -> Template:
-        store, user_id = session.store, session.member.user_id
-        bundle = session.models.bundle(session.models.released_version())
-        template = store.template(user_id)
-        trained = read_memory(store, user_id, session.member.deployment).get(TEMPLATE)
-        if not is_current(template, bundle, trained=trained):
-            old = template
-            template = store.update_template(
-                user_id,
-                lambda features: remake(
-                    old,
-                    features,
-                    bundle,
-                    trained=trained,
-                    fmr=self.fmr,
-                    fresh=store.fresh_samples(user_id, features, bundle.version),
-                ),
-            )
-        if self.server_verification:
-            with _unless_unconfirmed():
+    def _follower(self, session: _Session) -> Follower:
+        return Follower(
+            session.store, session.member.deployment, session.member.connection, session.models, fmr=self.fmr
+        )
+
+    def _follow(self, session: _Session) -> ReleaseReport | None:
+        """Switch to the server's release where it is another one, and hand over the template that it has not had."""
+        follower = self._follower(session)
+        report = follower.follow()
+        bundle = follower.bundle()
+        if self.server_verification and bundle is not None and (report is None or report.state == "adopted"):
+            template = follower.template(session.member.user_id, bundle)
+            if was_handed_over(session.store, session.member) != handed_over(template):
                 self._hand_over(session, template)
+        return report
+
+    def _between_rounds(self, session: _Session, told: Callable[[ReleaseReport], None] | None) -> None:
+        """:meth:`_follow`, without an end to training where a release cannot be used: :meth:`_refresh` says why."""
+        with contextlib.suppress(
+            BundleError, EnrolmentError, SealError, ServerRefusedError, StoreError, ThresholdError, WireError
+        ):
+            report = self._follow(session)
+            if report is not None and told is not None:
+                told(report)
+
+    def _refresh(self, session: _Session, told: Callable[[ReleaseReport], None] | None = None) -> Template:
+        store, user_id, follower = session.store, session.member.user_id, self._follower(session)
+        report = follower.follow(again=True)
+        if report is not None and told is not None:
+            told(report)
+        bundle = follower.bundle()
+        if bundle is None:  # refused, and there is none before: the enrolment's own
+            return store.template(user_id)
+        template = follower.template(user_id, bundle)
+        if self.server_verification and (report is None or report.state == "adopted"):
+            self._hand_over(session, template)
         return template
 
     def _hand_over(self, session: _Session, template: Template) -> None:
-        """Send the template to the server, whose key may have been replaced since this device asked for it."""
+        """Send the template to the server, whose key may have been replaced since this device asked for it.
+
+        While nobody has vouched for this device none is taken: the next one that is made comes in its place.
+        """
         member = session.member
         try:
-            send_template(session.store, member, template)
+            try:
+                send_template(session.store, member, template)
+            except ServerRefusedError as error:
+                if error.kind != "wrong-key":
+                    raise
+                deployment = approved_deployment(
+                    member.connection, session.store, approve=self.approve, now=self.clock()
+                )
+                send_template(session.store, replace(member, deployment=deployment), template)
+            note_handed_over(session.store, member, template)
         except ServerRefusedError as error:
-            if error.kind != "wrong-key":
+            if error.kind != "unconfirmed-device":
                 raise
-            deployment = approved_deployment(member.connection, session.store, approve=self.approve, now=self.clock())
-            send_template(session.store, replace(member, deployment=deployment), template)
 
     def _patiently(self, step: Callable[[], _Result]) -> _Result:
         """Repeat ``step`` while the server cannot be reached, for ``patience_s`` at most."""
@@ -598,13 +643,3 @@ class Federation:
             return self.trainer or find_trainer()
         except TrainingUnavailableError:
             return None
-
-
-@contextlib.contextmanager
-def _unless_unconfirmed() -> Iterator[None]:
-    """Hand over no template while nobody has vouched for this device: the next one that is made comes in its place."""
-    try:
-        yield
-    except ServerRefusedError as error:
-        if error.kind != "unconfirmed-device":
-            raise

@@ -39,7 +39,7 @@ from uvsdk.records.transfer import stays_here
 from uvsdk.system.forking import in_child
 from uvsdk.templates.storage import Store, same_arrays
 from uvsdk.templates.template import Template
-from uvsdk_device import acceptance, trained
+from uvsdk_device import acceptance, kept_templates, trained
 from uvsdk_device.records import (
     TEMPORARY_SUFFIX,
     Address,
@@ -58,12 +58,13 @@ if TYPE_CHECKING:
 ATTEMPTS = "attempts"
 """Record of failed attempts (:mod:`uvsdk_device.attempts`): of a user, or of the device where it has no user."""
 AGEING = "ageing"
-"""Record of the later versions of a user's template (:mod:`uvsdk_device.ageing`); void with another enrolment."""
+"""Records of the later versions of a user's templates (:mod:`uvsdk_device.ageing`); void with another enrolment."""
 _ENROLMENT = "enrolment"
 _STORE = "store"
 _TRIED = 8
 _OURS = ("lock", "store.json", "users", "shared", "models", "agent-token")
 _TRASH = ".trash-"
+_ENROLMENT_ID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,21 @@ class _Features:
     """What an enrolment keeps for training and re-embedding; keys are the samples' positions."""
 
     arrays: dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoredEnrolment:
+    """One enrolment, read at one moment.
+
+    Args:
+        enrolment_id: drawn when the person enrolled; of one that an earlier version stored it is empty.
+        template: the one in use, or last in use: others of the same samples lie beside it.
+        features: of its samples.
+    """
+
+    enrolment_id: bytes
+    template: Template
+    features: tuple[Array, ...]
 
 
 class EncryptedStore:
@@ -189,22 +205,24 @@ class EncryptedStore:
             StoreError: it does not read back, or cannot be kept at all; nothing was changed.
         """
         with self._lock:
-            self._keep_enrolment(user_id, template, features)
+            self._keep_enrolment(user_id, template, features, secrets.token_bytes(_ENROLMENT_ID_BYTES))
+            self.drop_all(AGEING, user=user_id)  # later versions of a template that is gone
+            kept_templates.drop(self, user_id)
             self.drop(ATTEMPTS, user=user_id)  # whoever enrols has identified the person in another way
 
-    def _keep_enrolment(self, user_id: str, template: Template, features: Sequence[Array]) -> None:
+    def _keep_enrolment(self, user_id: str, template: Template, features: Sequence[Array], enrolment_id: bytes) -> None:
         canonical_user_id(user_id)  # refuses what cannot be anybody's id
         arrays = {f"{position:06d}": array for position, array in enumerate(features)}
         try:
             packed = pack(_Features(arrays))
         except WireError as error:
             raise StoreError(f"these features cannot be stored: {error}") from error
-        sections = (user_id.encode(), template.to_bytes(self._template_key), packed)
+        sections = (user_id.encode(), template.to_bytes(self._template_key), packed, enrolment_id)
         binding = self._binding(Address(_ENROLMENT, "", user_id))
 
         def check(file: Path) -> None:
             try:
-                _, data, kept = decrypt(file, binding, self._record_key)
+                _, data, kept, _ = decrypt(file, binding, self._record_key)
                 read = Template.from_bytes(data, self._template_key), _in_order(unpack(_Features, kept))
             except UvsdkError as error:
                 raise StoreError(
@@ -214,7 +232,6 @@ class EncryptedStore:
                 raise StoreError("the enrolment reads back as something else; nothing was changed in the store")
 
         self._put(Address(_ENROLMENT, "", user_id), sections, check)
-        self.drop(AGEING, user=user_id)  # later versions of a template that is gone
 
     def template(self, user_id: str) -> Template:
         """The user's template. Raises :class:`UnknownUserError`."""
@@ -223,17 +240,74 @@ class EncryptedStore:
 
     def features(self, user_id: str) -> tuple[Array, ...]:
         """The features of the user's enrolment, in their order. Raises :class:`UnknownUserError`."""
-        (data,) = self._enrolment(user_id, first=2, count=1)
+        data, *_ = self._enrolment(user_id, first=2, count=None)
         return _in_order(unpack(_Features, data))
 
+    def enrolment(self, user_id: str) -> StoredEnrolment:
+        """Template and features of one enrolment, whoever enrols meanwhile. Raises :class:`UnknownUserError`."""
+        _, data, features, *rest = self._enrolment(user_id, first=0, count=None)
+        template = Template.from_bytes(data, self._template_key)
+        return StoredEnrolment(rest[0] if rest else b"", template, _in_order(unpack(_Features, features)))
+
     def update_template(self, user_id: str, make: Callable[[tuple[Array, ...]], Template]) -> Template:
-        """Replace the template by ``make(features)``; nobody can enrol that user in between."""
+        """Put ``make(features)`` in the template's place and keep that one beside it; nobody enrols in between."""
         with self._lock:
-            features = self.features(user_id)
-            template = make(features)
-            (name,) = self._enrolment(user_id, first=0, count=1)
-            self._keep_enrolment(name.decode(), template, features)  # under the spelling it was enrolled with
+            known = self.enrolment(user_id)
+            template = make(known.features)
+            self._use(user_id, known, template)
         return template
+
+    def use_template(self, user_id: str, template: Template, *, enrolment_id: bytes) -> bool:
+        """The same with a template that was made before, of that enrolment; false where the person enrolled anew."""
+        with self._lock:
+            known = self.enrolment(user_id)
+            if known.enrolment_id != enrolment_id:
+                return False
+            self._use(user_id, known, template)
+        return True
+
+    def _use(self, user_id: str, known: StoredEnrolment, template: Template) -> None:
+        if known.template == template:
+            return
+        # First the one beside, so that a kill in between loses neither.
+        kept_templates.keep(self, user_id, known.template, enrolment_id=known.enrolment_id)
+        (name,) = self._enrolment(user_id, first=0, count=1)
+        # Under the spelling it was enrolled with.
+        self._keep_enrolment(name.decode(), template, known.features, known.enrolment_id)
+
+    def keep_template(self, user_id: str, template: Template, *, enrolment_id: bytes) -> bool:
+        """Keep a template of another model beside the one in use; false where the person enrolled anew meanwhile."""
+        with self._lock:
+            if self._enrolment_id(user_id) != enrolment_id:
+                return False
+            kept_templates.keep(self, user_id, template, enrolment_id=enrolment_id)
+        return True
+
+    def template_for(self, user_id: str, fits: Callable[[Template], bool]) -> Template | None:
+        """The user's template that ``fits``, the one in use before those beside it; ``None`` where none does.
+
+        Raises:
+            UnknownUserError: not enrolled here.
+        """
+        template = self.template(user_id)
+        if fits(template):
+            return template
+        with self._lock:  # what is in use and what lies beside it change places
+            template = self.template(user_id)
+            if fits(template):
+                return template
+            beside = kept_templates.read(self, user_id, enrolment_id=self._enrolment_id(user_id))
+        return next((item for item in beside if fits(item)), None)
+
+    def templates(self, user_id: str) -> tuple[Template, ...]:
+        """All of the user's templates, the one in use first. Raises :class:`UnknownUserError`."""
+        with self._lock:
+            enrolment_id = self._enrolment_id(user_id)
+            return self.template(user_id), *kept_templates.read(self, user_id, enrolment_id=enrolment_id)
+
+    def _enrolment_id(self, user_id: str) -> bytes:
+        found = self._enrolment(user_id, first=3, count=1)
+        return found[0] if found else b""
 
     def delete(self, user_id: str) -> None:
         """Forget everything of one user: enrolment, keys, memories, registrations and queued uploads, at once.
@@ -327,6 +401,16 @@ class EncryptedStore:
                 path.unlink()
                 sync_folder(path.parent)
 
+    def drop_all(self, purpose: str, *, user: str) -> None:
+        """Remove every record of a kind of one user, whatever its name."""
+        folder = self._user_folder(user)
+        with self._lock, disk_errors():
+            found = [item for item in folder.iterdir() if item.name.split(".")[0] == purpose]
+            for path in found:
+                path.unlink()
+            if found:
+                sync_folder(folder)
+
     def numbers(self, purpose: str, *, user: str = "") -> list[int]:
         """The names of the records of a kind whose names are decimal numbers, ascending."""
         folder = self._path(Address(purpose, "0", user)).parent
@@ -393,10 +477,10 @@ class EncryptedStore:
             sync_folder(self._folder)
             for trash in (self._folder / "users").glob(_TRASH + "*"):
                 shutil.rmtree(trash)
-            for temporary in self._folder.glob(f"**/*{TEMPORARY_SUFFIX}"):
+            for temporary in [*self._folder.glob(f"**/*{TEMPORARY_SUFFIX}"), *(self._folder / "models").glob(".*")]:
                 temporary.unlink()
 
-    def _enrolment(self, user_id: str, *, first: int, count: int) -> list[bytes]:
+    def _enrolment(self, user_id: str, *, first: int, count: int | None) -> list[bytes]:
         canonical_user_id(user_id)  # an empty one would name the records of the whole store
         try:
             return self.get(_ENROLMENT, user=user_id, first=first, count=count)

@@ -43,6 +43,7 @@ from uvsdk_device.models import Models
 from uvsdk_device.reembedding import embeddings
 
 _DEVICE = "device"
+_HANDED_OVER = "handed-over"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -182,6 +183,7 @@ def resign(store: EncryptedStore, member: Membership) -> None:
     """Drop the keys under which a server knew this user, and what was kept for it, once it has forgotten them."""
     forget_memory(store, member.user_id, member.deployment)
     forget_frozen_views(store, member.user_id, member.deployment)
+    store.drop(_HANDED_OVER, name=member.deployment.identity, user=member.user_id)
     store.drop(_DEVICE, name=member.deployment.identity, user=member.user_id)
 
 
@@ -416,6 +418,26 @@ def send_template(store: EncryptedStore, member: Membership, template: Template)
     check_server_verification(member.deployment)
     upload = TemplateUpload(member.user, template.model_version, template.to_plain_bytes())
     _send(store, member, "template", pack(upload), template.model_version)
+
+
+def was_handed_over(store: EncryptedStore, member: Membership) -> str:
+    """Which template the server has last acknowledged, in the words of :func:`handed_over`; empty for none."""
+    try:
+        (data,) = store.get(_HANDED_OVER, name=member.deployment.identity, user=member.user_id)
+    except KeyError:
+        return ""
+    return data.decode()
+
+
+def note_handed_over(store: EncryptedStore, member: Membership, template: Template) -> None:
+    """Remember that the server has this template, so that it is not sent again."""
+    data = handed_over(template).encode()
+    store.put(_HANDED_OVER, [data], name=member.deployment.identity, user=member.user_id)
+
+
+def handed_over(template: Template) -> str:
+    """SHA-256, 64 hexadecimal digits, of a template and the model it is of."""
+    return hashlib.sha256(template.model_version.encode() + template.to_plain_bytes()).hexdigest()
 
 
 def _send(store: EncryptedStore, member: Membership, message_type: str, message: bytes, model_version: str) -> None:

@@ -13,8 +13,8 @@ from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.bundle.archive import MAXIMUM_BYTES
 from uvsdk.errors import BundleError, UntrustedBundleError, WireError
+from uvsdk.release.record import Release
 from uvsdk_device.connection import Connection
-from uvsdk_device.deployment import text
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.records import disk_errors
 
@@ -25,7 +25,8 @@ class Models:
     """The server's models as one device sees them.
 
     Args:
-        store: the bundles lie in its ``models`` folder; it accepts those that the server has signed.
+        store: the bundles lie in its ``models`` folder. None of them verifies for having been downloaded: that is for
+            :mod:`uvsdk_device.releases` to say.
         connection: a signed one.
         signing_key: of the server that this device approved.
         known: a bundle whose graphs the server's models may share, so that only theta need be fetched.
@@ -43,11 +44,6 @@ class Models:
         self._connection = connection
         self._signing_key = signing_key
         self._known = known
-
-    def released_version(self) -> str:
-        """Version of the model that verifies now."""
-        _, values = self._connection.get_json("/v1/models/current")
-        return _checked(text(values, "model_version"))
 
     def of_round(self, version: str) -> Bundle:
         """The model a round starts from; only its theta is fetched where its graphs are known.
@@ -98,7 +94,8 @@ class Models:
         kept, etag = _kept(path, self._signing_key)
         answer = self._connection.get(f"/v1/models/{version}/bundle", limit=MAXIMUM_BYTES, etag=etag)
         if answer.status == 304 and kept is not None:
-            return self._accepted(kept)
+            self._known = kept
+            return kept
         try:
             bundle = Bundle.from_bytes(answer.body, trusted=[self._signing_key])
         except UntrustedBundleError:
@@ -108,23 +105,48 @@ class Models:
         if bundle.version != version:
             raise WireError(f"asked for the model {version[:12]}, the server sent {bundle.version[:12]}")
         self._keep(path, bundle, answer.headers.get("etag", ""))
-        return self._accepted(bundle)
-
-    def _accepted(self, bundle: Bundle) -> Bundle:
-        self._store.accept_model(bundle)
         self._known = bundle
         return bundle
 
+    def of_release(self, release: Release) -> Bundle:
+        """The bundle of a release, from the disk where it is; what is downloaded is not kept yet.
+
+        Raises:
+            WireError: what the server sent is not the bundle that the release names.
+            UntrustedBundleError: it is not signed by the key this device approved.
+        """
+        with contextlib.suppress(BundleError):
+            kept = Bundle.open(released_path(self._store, release.bundle), trusted=[self._signing_key])
+            if kept.digest == release.bundle:
+                return kept
+        answer = self._connection.get(f"/v1/releases/{release.number}/bundle", limit=MAXIMUM_BYTES)
+        try:
+            bundle = Bundle.from_bytes(answer.body, trusted=[self._signing_key])
+        except UntrustedBundleError:
+            raise
+        except BundleError as error:
+            raise WireError(f"the server sent a model that cannot be used: {error}") from error
+        if (bundle.digest, bundle.version) != (release.bundle, release.model_version):
+            raise WireError(
+                f"release {release.number} is the bundle {release.bundle[:12]}, the server sent {bundle.digest[:12]}"
+            )
+        return bundle
+
     def _keep(self, path: Path, bundle: Bundle, etag: str) -> None:
-        with disk_errors():
+        with self._store.lock(), disk_errors():
             # The tag goes first and comes last, so that it never vouches for another file than the one it came with.
             path.with_suffix(".etag").unlink(missing_ok=True)
             bundle.save(path)
             path.with_suffix(".etag").write_text(etag)
             for old in self._folder.glob("*.uvb"):
-                if old != path:
+                if old != path and _VERSION.fullmatch(old.stem):  # others are releases
                     old.with_suffix(".etag").unlink(missing_ok=True)
                     old.unlink(missing_ok=True)
+
+
+def released_path(store: EncryptedStore, digest: str) -> Path:
+    """Where the bundle of that digest lies, if it is one of a release that this device has adopted."""
+    return store.folder / "models" / f"release-{_checked(digest)}.uvb"
 
 
 def _kept(path: Path, signing_key: Ed25519PublicKey) -> tuple[Bundle | None, str | None]:

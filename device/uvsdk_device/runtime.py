@@ -1,4 +1,4 @@
-"""Verification on the device, with no server and no torch: a store, a bundle, a decision."""
+"""Verification on the device, with no server and no torch: a store, a bundle or an adopted release, a decision."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from uvsdk_device import ageing as versions
 from uvsdk_device.attempts import AttemptGate
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.reembedding import is_current, remake
+from uvsdk_device.releases import Signed, adopted_bundle, adopted_modality, read_standing
 
 if TYPE_CHECKING:
     from uvsdk.arrays import Float32
@@ -31,19 +32,24 @@ if TYPE_CHECKING:
 
 
 class Runtime:
-    """Verifies the users of one store with one model. Safe to share between threads.
+    """Verifies the users of one store, with one model or with what its deployment has released. Safe to share between
+    threads.
 
-    The store must work with the model (:mod:`uvsdk_device.acceptance`): the one that people were enrolled with does,
-    and another one once it was accepted. A template that an older model made, or whose threshold is of an older
-    calibration,
-    is then made again from the stored features, once, when its user is first verified; the store keeps the new one.
+    Without ``model`` it verifies by the release that the store has adopted (:mod:`uvsdk_device.releases`), and by the
+    next one as soon as the store has adopted that, whichever process it was that did.
+
+    The store must work with a model that is named (:mod:`uvsdk_device.acceptance`): the one that people were enrolled
+    with does, and another one once it was accepted. It is used as it is, whatever was released meanwhile, with the
+    template that was made under it; where there is none, or its threshold is of another calibration, it is made from
+    the stored features, once, when its user is first verified, and the store keeps it.
 
     Failed attempts are counted in the store, for each person and for the device, and closed as ``retry`` says
     (:mod:`uvsdk.templates.attempts`).
 
     Args:
         store: this device's.
-        model: a bundle, or the path of one.
+        model: a bundle, or the path of one; ``None`` for the release that the store has adopted.
+        modality: of the release, where the store has adopted some of several.
         retry: what failures in a row cost. ``None`` lets everybody try for ever: only for measurements, or where the
             application itself counts.
         ageing: lets templates follow their people, see :mod:`uvsdk.enrolment.ageing`; ``None`` verifies with what the
@@ -54,6 +60,7 @@ class Runtime:
 
     Raises:
         ExchangedBundleError: the store works with another model, and nobody has accepted this one.
+        SettingsError: no model was named, and no release was adopted, or several were.
 
     >>> from uvsdk.templates.attempts import RetryPolicy
     >>> patient = RetryPolicy(free_failures=3, first_delay_s=60.0)  # Runtime(store, model, retry=patient)
@@ -62,26 +69,72 @@ class Runtime:
     def __init__(
         self,
         store: EncryptedStore,
-        model: Bundle | str | os.PathLike[str],
+        model: Bundle | str | os.PathLike[str] | None = None,
         *,
+        modality: str = "",
         retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008 - frozen
         ageing: AgeingPolicy | None = None,
         keep_cohort: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
-        self._opened = open_bundle(model)
-        self._accepted = store.check_model(self._opened)
-        self._bundle = self._opened if keep_cohort or _normalises(self._opened) else self._opened.without_cohort()
         self._gate = None if retry is None else AttemptGate(store, retry, clock)
-        self._ageing = None if ageing is None else versions.TemplateAgeing(store, self._bundle, ageing, clock)
+        self._ageing_policy = ageing
+        self._keep_cohort = keep_cohort
+        self._clock = clock
+        self._modality = modality if model is not None else adopted_modality(store, modality)
+        self._following = model is None
+        self._last: tuple[Signed, Runtime] | None = None
+        if model is not None:
+            self._open(open_bundle(model))
+        else:
+            self.settled()
 
     __reduce_ex__ = stays_here("it works on an open store; make it in each process")
 
+    def _open(self, bundle: Bundle) -> None:
+        self._opened = bundle
+        self._accepted = self._store.check_model(bundle)
+        self._bundle = bundle if self._keep_cohort or _normalises(bundle) else bundle.without_cohort()
+        self._ageing = (
+            None
+            if self._ageing_policy is None
+            else versions.TemplateAgeing(self._store, self._bundle, self._ageing_policy, self._clock)
+        )
+
+    def settled(self) -> Runtime:
+        """This runtime with the model that it verifies with now, for several calls that belong together.
+
+        Raises:
+            StoreError: the adopted release's bundle is missing or was altered on the disk.
+        """
+        if not self._following:
+            return self
+        for last_try in (False, True):
+            adopted = read_standing(self._store, self._modality).adopted
+            if not adopted:
+                raise StoreError("the store's record of releases is gone; restore it from a backup, or name a model")
+            last = self._last
+            if last is not None and last[0] == adopted[0]:
+                return last[1]
+            try:
+                bundle = adopted_bundle(self._store, adopted[0])
+                break
+            except StoreError:
+                # Two releases later than what was just read, its bundle is gone.
+                if last_try or read_standing(self._store, self._modality).adopted == adopted:
+                    raise
+        runtime = object.__new__(type(self))  # shares the counting of attempts
+        runtime.__dict__.update(self.__dict__)
+        runtime._following = False
+        runtime._open(bundle)
+        self._last = (adopted[0], runtime)
+        return runtime
+
     @property
     def bundle(self) -> Bundle:
-        """The model it verifies with."""
-        return self._bundle
+        """The model it verifies with now."""
+        return self.settled()._bundle
 
     def verify(
         self,
@@ -113,6 +166,16 @@ class Runtime:
             ModelMismatchError: the template is of another model and no features were kept to make it again.
             ThresholdError: no threshold, or a rate that the calibration cannot support.
         """
+        if self._following:
+            return self.settled().verify(
+                user_id,
+                probe,
+                threshold=threshold,
+                fmr=fmr,
+                capture=capture,
+                detectors=detectors,
+                told=told,
+            )
         enrolled = self.template(user_id)
         template = enrolled if self._ageing is None else self._ageing.in_use(user_id, enrolled)
         probes: list[Float32] = []
@@ -146,7 +209,8 @@ class Runtime:
         Raises:
             UnknownUserError, ModelMismatchError, ThresholdError: see :meth:`verify`.
         """
-        return threshold_for(self.template(user_id), self._bundle).fmr
+        now = self.settled()
+        return threshold_for(now.template(user_id), now._bundle).fmr
 
     def count_attempt(self, user_id: str, compare: Callable[[], Decision]) -> Decision:
         """A decision that is made otherwise, counted as one attempt: of a voice stream, or fused of voice and face.
@@ -164,7 +228,8 @@ class Runtime:
         """
         if self._gate is None:
             return compare()
-        return self._gate.decide(user_id, compare, in_force=self._in_force(self.template(user_id)))
+        now = self.settled()
+        return self._gate.decide(user_id, compare, in_force=now._in_force(now.template(user_id)))
 
     def _in_force(self, template: Template) -> Threshold | None:
         """By which an acceptance at a higher rate is judged; ``None`` where there is none."""
@@ -196,14 +261,16 @@ class Runtime:
 
         Raises:
             TooManyAttemptsError, DisabledError: after failures in a row; the probe was not looked at.
-            SampleError, ModelMismatchError, ThresholdError: as for :func:`uvsdk.identify.identify`.
+            SampleError, ModelMismatchError, ThresholdError: as for :func:`uvsdk.identify.identify`; the last but one
+                also where a release was adopted since the gallery was made: make it again.
         """
+        bundle = self.bundle
 
         def search() -> Identification:
             return identify(
                 probe,
                 people,
-                model=self._bundle,
+                model=bundle,
                 fpir=fpir,
                 top=top,
                 threshold=threshold,
@@ -214,37 +281,51 @@ class Runtime:
         return search() if self._gate is None else self._gate.search(search)
 
     def template(self, user_id: str) -> Template:
-        """The user's template for this runtime's model, made again and stored where it was of another one.
+        """The user's template for this runtime's model, made and stored where there is none.
 
         Raises:
             UnknownUserError, ModelMismatchError, ThresholdError: see :meth:`verify`.
             ExchangedBundleError: somebody was enrolled with another model meanwhile.
         """
-        template = self._store.template(user_id)
+        if self._following:
+            return self.settled().template(user_id)
+        found = self._store.template_for(user_id, self._fits)
         if not self._accepted:
             # The first model of a store that an older version wrote, or one that somebody has signed.
             if not self._store.check_model(self._opened):
                 self._store.accept_model(self._opened)
             self._accepted = True
-        if is_current(template, self._bundle):
-            return template
-        old = template
+        if found is not None:
+            return found
+        return self._made(user_id)
+
+    def _fits(self, template: Template) -> bool:
+        return is_current(template, self._bundle)
+
+    def _made(self, user_id: str) -> Template:
+        """A new template under this model: the one in use, unless the store verifies by a release of another."""
         try:
             with self._store.lock():
                 # Another thread or process may have been faster.
-                old = self._store.template(user_id)
-                if is_current(old, self._bundle):
-                    return old
-                return self._store.update_template(
-                    user_id,
-                    lambda features: remake(
-                        old,
-                        features,
-                        self._bundle,
-                        fresh=self._store.fresh_samples(user_id, features, self._bundle.version),
-                    ),
+                found = self._store.template_for(user_id, self._fits)
+                if found is not None:
+                    return found
+                enrolment = self._store.enrolment(user_id)
+                known = next((item for item in self._store.templates(user_id) if item.threshold is not None), None)
+                made = remake(
+                    enrolment.template if enrolment.template.threshold is not None or known is None else known,
+                    enrolment.features,
+                    self._bundle,
+                    fresh=self._store.fresh_samples(user_id, enrolment.features, self._bundle.version),
                 )
+                adopted = read_standing(self._store, self._bundle.manifest.modality).adopted
+                if adopted and adopted[0].release.bundle != self._opened.digest:
+                    self._store.keep_template(user_id, made, enrolment_id=enrolment.enrolment_id)
+                else:
+                    self._store.use_template(user_id, made, enrolment_id=enrolment.enrolment_id)
+                return made
         except EnrolmentError as error:
+            template = self._store.template(user_id)
             if template.model_version == self._bundle.version:
                 return template
             raise ModelMismatchError(
@@ -260,10 +341,10 @@ class Runtime:
         Raises:
             ModelMismatchError, ThresholdError: see :meth:`verify`.
         """
-        people = Gallery()
+        now, people = self.settled(), Gallery()
         for user_id in self._store.users():
-            enrolled = self.template(user_id)
-            people.add(user_id, enrolled if self._ageing is None else self._ageing.in_use(user_id, enrolled))
+            enrolled = now.template(user_id)
+            people.add(user_id, enrolled if now._ageing is None else now._ageing.in_use(user_id, enrolled))
         return people
 
     def revert_template(self, user_id: str, *, steps: int | None = None) -> Template:
@@ -277,7 +358,7 @@ class Runtime:
             UnknownUserError: not enrolled here.
             SettingsError: ``steps`` below 1.
         """
-        return versions.revert_template(self._store, user_id, versions=steps)
+        return versions.revert_template(self._store, user_id, versions=steps, enrolled=self.template(user_id))
 
 
 def _normalises(bundle: Bundle) -> bool:

@@ -212,7 +212,7 @@ def test_what_is_kept_is_sealed_and_a_damaged_record_can_be_reverted(runtime: Ru
     history = read_history(store, "ana")
     assert history is not None
     folder = next((store.folder / "users").iterdir())
-    record = folder / "ageing"
+    (record,) = folder.glob("ageing.*")
     content = record.read_bytes()
     assert history.current.tobytes() not in content
     assert history.original.tobytes() not in content
