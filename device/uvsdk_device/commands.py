@@ -27,7 +27,13 @@ from uvsdk_device.evaluations import EvaluationDone
 from uvsdk_device.federation import Federation
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import forget_here
-from uvsdk_device.printouts import decision_lines, enrolment_lines, identification_json, identification_lines
+from uvsdk_device.printouts import (
+    decision_lines,
+    enrolment_lines,
+    identification_json,
+    identification_lines,
+    release_lines,
+)
 from uvsdk_device.releases import ReleaseReport, adopted_bundle, adopted_modality, forget_order, read_standing
 from uvsdk_device.rounds import RoundReport
 from uvsdk_device.runtime import Runtime
@@ -317,7 +323,10 @@ def _store_command_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="USER",
         help="delete a user; with --server, there first, without it only whom no server knows",
     )
-    action.add_argument("--refresh", metavar="USER", help="make the template again with the server's newest model")
+    action.add_argument(
+        "--refresh", metavar="USER", help="switch to the server's release now, also to one refused before"
+    )
+    action.add_argument("--releases", action="store_true", help="print which releases verify here, or were refused")
     action.add_argument("--revert", metavar="USER", help="give back the template that the enrolment made")
     action.add_argument(
         "--accept-model",
@@ -353,6 +362,11 @@ def _store(arguments: argparse.Namespace) -> int:
     elif arguments.refresh is not None:
         template = _federation(arguments).refresh_template(arguments.refresh, store)
         print(f"the template is of model {template.model_version[:12]}")
+        for line in release_lines(store, only_refused=True):
+            print(line)
+    elif arguments.releases:
+        for line in release_lines(store):
+            print(line)
     elif arguments.revert is not None:
         revert_template(store, arguments.revert)
     elif arguments.accept_model is not None:

@@ -8,6 +8,8 @@ from typing import Any
 from uvsdk.enroll import Enrollment
 from uvsdk.identify import Identification
 from uvsdk.scoring import Decision, Presentation
+from uvsdk_device.keystore import EncryptedStore
+from uvsdk_device.releases import read_standing
 
 
 def enrolment_lines(enrolment: Enrollment, files: Sequence[str]) -> Iterator[str]:
@@ -61,6 +63,27 @@ def identification_lines(found: Identification) -> Iterator[str]:
     yield from _presentation_lines(found.presentations)
     for advice in found.quality.advice:
         yield f"advice: {advice}"
+
+
+def release_lines(store: EncryptedStore, *, only_refused: bool = False) -> Iterator[str]:
+    """Which releases verify here, which one is kept to go back to, and which were refused since."""
+    from uvsdk import modality
+
+    for name in modality.names():
+        standing = read_standing(store, name)
+        for followed in standing.followed:
+            deployment = followed.deployment.split("/")[0]
+            newest = 0
+            for place, signed in enumerate(followed.adopted):
+                release = signed.release
+                newest = max(newest, release.number if place == 0 else 0)
+                verifies = place == 0 and followed.deployment == standing.in_use
+                what = "verifies here" if verifies else "is kept to go back to"
+                if not only_refused:
+                    yield f"{deployment} release {release.number} {what}: model {release.model_version[:12]}, {name}"
+            for refusal in followed.refusals:
+                if refusal.number > newest:
+                    yield f"{deployment} release {refusal.number} was refused: {refusal.reason}"
 
 
 def _presentation_lines(presentations: Sequence[Presentation]) -> Iterator[str]:

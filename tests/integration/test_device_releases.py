@@ -310,7 +310,11 @@ def test_nothing_that_is_not_what_it_says_is_adopted(server: ReleaseServer, stor
         (lambda: server.show(4, SECOND), SealError, "replays an old answer"),
         (lambda: server.show(5, SECOND), SealError, "two different releases 5"),
         (lambda: server.show(6, SECOND, served=SECOND.to_bytes()), UntrustedBundleError, "sign"),
-        (lambda: server.show(6, SECOND, served=FOUNDING.sign(server.key).to_bytes()), WireError, "release 6 is the bundle"),
+        (
+            lambda: server.show(6, SECOND, served=FOUNDING.sign(server.key).to_bytes()),
+            WireError,
+            "release 6 is the bundle",
+        ),
         (lambda: server.show(6, SECOND, served=b"no bundle"), WireError, "cannot be used"),
     ]
     for show, error, words in refused:
