@@ -115,10 +115,12 @@ class Models:
             WireError: what the server sent is not the bundle that the release names.
             UntrustedBundleError: it is not signed by the key this device approved.
         """
-        with contextlib.suppress(BundleError):
-            kept = Bundle.open(released_path(self._store, release.bundle), trusted=[self._signing_key])
-            if kept.digest == release.bundle:
-                return kept
+        version = _checked(release.model_version)
+        for path in (released_path(self._store, release.bundle), self._folder / f"{version}.uvb"):
+            with contextlib.suppress(BundleError):
+                kept = Bundle.open(path, trusted=[self._signing_key])
+                if kept.digest == release.bundle:
+                    return kept
         answer = self._connection.get(f"/v1/releases/{release.number}/bundle", limit=MAXIMUM_BYTES)
         try:
             bundle = Bundle.from_bytes(answer.body, trusted=[self._signing_key])

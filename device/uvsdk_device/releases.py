@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final, Literal
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
@@ -189,8 +190,13 @@ def adopted_modality(store: EncryptedStore, modality: str = "") -> str:
     )
 
 
-def adopted_bundle(store: EncryptedStore, signed: Signed) -> Bundle:
+def adopted_bundle(store: EncryptedStore, signed: Signed, *, by: Ed25519PublicKey | None = None) -> Bundle:
     """The bundle of an adopted release, from the disk, exactly as it was released.
+
+    Args:
+        store: of this device.
+        signed: one that it has adopted.
+        by: whose signature it bears, for those who pass it on; the store's own record is enough to verify with it.
 
     Raises:
         StoreError: it is missing or was altered; the next contact with the server brings it back.
@@ -198,7 +204,7 @@ def adopted_bundle(store: EncryptedStore, signed: Signed) -> Bundle:
     release = signed.release
     why = "is not the one that was adopted"
     try:
-        bundle = Bundle.open(released_path(store, release.bundle))
+        bundle = Bundle.open(released_path(store, release.bundle), trusted=None if by is None else [by])
         if bundle.digest == release.bundle:
             return bundle
     except BundleError as error:
@@ -275,7 +281,7 @@ class Follower:
         check_order(known, signed)
         standing = read_standing(self.store, self.deployment.modality)
         here = known.adopted and known.adopted[0].record == signed.record
-        if here and standing.in_use == known.deployment and self._has_all(signed):
+        if here and standing.in_use == known.deployment and self._is_whole(signed):
             return None
         refused = any(item.number == release.number for item in known.refusals)
         if refused and not again:
@@ -294,7 +300,7 @@ class Follower:
     def bundle(self) -> Bundle | None:
         """Of the release of this deployment that this device has adopted last; ``None`` before the first."""
         adopted = self._known().adopted
-        return adopted_bundle(self.store, adopted[0]) if adopted else None
+        return adopted_bundle(self.store, adopted[0], by=self.deployment.server_signing_key) if adopted else None
 
     def template(self, user_id: str, bundle: Bundle) -> Template:
         """A user's template under ``bundle``, made and kept where there is none. Raises as :func:`remake`."""
@@ -310,8 +316,12 @@ class Follower:
     def _known(self) -> Followed:
         return read_standing(self.store, self.deployment.modality).of(self.deployment.identity)
 
-    def _has_all(self, signed: Signed) -> bool:
-        return released_path(self.store, signed.release.bundle).exists()
+    def _is_whole(self, signed: Signed) -> bool:
+        """Whether the bundle lies on the disk as its server signed it."""
+        with contextlib.suppress(StoreError):
+            adopted_bundle(self.store, signed, by=self.deployment.server_signing_key)
+            return True
+        return False
 
     def _people(self) -> list[tuple[str, StoredEnrolment]]:
         """Everybody here whom a model of this modality verifies."""
@@ -467,10 +477,10 @@ class Follower:
         path = released_path(self.store, bundle.digest)
         with self.store.lock(), disk_errors():  # whoever opens the store removes what a killed writer left
             try:
-                kept = Bundle.open(path).digest == bundle.digest
+                kept = Bundle.open(path)
             except BundleError:
-                kept = False
-            if not kept:
+                kept = None
+            if kept is None or (kept.digest, kept.signature) != (bundle.digest, bundle.signature):
                 bundle.save(path)
                 sync_folder(path.parent)
 
