@@ -25,25 +25,27 @@ _PURPOSE = "templates"
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class KeptTemplate:
+    """One of them: ``body`` is all of it but its model version (:meth:`Template.to_plain_bytes`)."""
+
     model_version: str
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class KeptTemplates:
     """Templates of one enrolment, the last one put there first."""
 
     enrolment: bytes
-    entries: tuple[_Entry, ...]
+    entries: tuple[KeptTemplate, ...]
 
 
 def keep(store: EncryptedStore, user_id: str, template: Template, *, enrolment_id: bytes) -> None:
     """Keep a template of that enrolment in the place of its model and calibration. Durable when it returns."""
     with store.lock():
         others = [item for item in read(store, user_id, enrolment_id=enrolment_id) if _place(item) != _place(template)]
-        entries = tuple(_Entry(item.model_version, item.to_plain_bytes()) for item in [template, *others][:KEPT])
-        store.put(_PURPOSE, [pack(_Record(enrolment_id, entries))], user=user_id)
+        entries = tuple(KeptTemplate(item.model_version, item.to_plain_bytes()) for item in [template, *others][:KEPT])
+        store.put(_PURPOSE, [pack(KeptTemplates(enrolment_id, entries))], user=user_id)
 
 
 def read(store: EncryptedStore, user_id: str, *, enrolment_id: bytes) -> Sequence[Template]:
@@ -54,7 +56,7 @@ def read(store: EncryptedStore, user_id: str, *, enrolment_id: bytes) -> Sequenc
     """
     try:
         (data,) = store.get(_PURPOSE, user=user_id)
-        record = unpack(_Record, data)
+        record = unpack(KeptTemplates, data)
         if record.enrolment != enrolment_id:
             return ()
         return [Template.from_plain_bytes(item.body, item.model_version) for item in record.entries]

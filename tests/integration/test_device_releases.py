@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -13,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sklearn.datasets import load_digits
 
-from tests.builders import open_store
+from tests.builders import image_file, open_store, run_command
 from tests.integration.release_server import ReleaseServer, release_server
 from uvsdk import enroll
 from uvsdk.bundle import Bundle, shipped
@@ -22,8 +24,9 @@ from uvsdk.errors import SealError, ServerUnreachableError, SettingsError, Store
 from uvsdk.scoring import Calibration, Decision
 from uvsdk_device import EncryptedStore, Runtime
 from uvsdk_device.ageing import read_history
+from uvsdk_device.commands import COMMANDS, REJECTED
 from uvsdk_device.models import released_path
-from uvsdk_device.releases import read_standing
+from uvsdk_device.releases import forget_order, read_standing
 from uvsdk_device.trained import note_trained
 
 DIGITS = load_digits()
@@ -206,6 +209,52 @@ def test_steps_of_ageing_wait_for_a_roll_back(server: ReleaseServer, store: Encr
     assert again.steps == history.steps
     assert np.array_equal(again.current, history.current)
     assert (ask(store).verify("ada", GENUINE).score, runtime.verify("ada", IMPOSTOR).score) == moved
+
+
+def test_commands_need_no_model_once_a_release_was_adopted(
+    server: ReleaseServer, store: EncryptedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UVSDK_PASSPHRASE", "p")
+    commands = {command.name: command for command in COMMANDS}
+    files = {name: tmp_path / f"{name}.png" for name in ("genuine", "impostor", *map(str, range(5)))}
+    for name, path in files.items():
+        made = {"genuine": GENUINE, "impostor": IMPOSTOR}.get(name)
+        path.write_bytes(image_file(pages(7)[int(name)] if made is None else made))
+    FOUNDING.save(tmp_path / "founding.uvb")
+
+    def run(command: str, *words: object) -> tuple[int, str]:
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            status = run_command(commands[command], *map(str, words), "--store", str(store.folder))
+        return status, said.getvalue()
+
+    with pytest.raises(SettingsError, match="adopted no release"):
+        run("verify", "ada", files["genuine"])
+    follower = server.follower(store)
+    server.show(1, FOUNDING)
+    follower.follow()
+    server.show(2, SECOND)
+    follower.follow()
+    server.show(3, collapsed())
+    follower.follow()
+    assert run("enroll", "ben", *(files[str(place)] for place in range(5)))[0] == 0
+    assert store.template("ben").model_version == SECOND.version
+    for named in ((), ("--model", tmp_path / "founding.uvb")):  # the line of the README goes on being true
+        assert run("verify", "ada", files["genuine"], *named)[0] == 0
+        assert run("verify", "ada", files["impostor"], *named)[0] == REJECTED
+        status, said = run("identify", files["impostor"], *named)
+        assert (status, said.splitlines()[0]) == (0, "identified: ben")
+    _, said = run("store", "--releases")
+    lines = said.splitlines()
+    assert lines[0] == f"releases release 2 verifies here: model {SECOND.version[:12]}, handwriting"
+    assert lines[1] == f"releases release 1 is kept to go back to: model {FOUNDING.version[:12]}, handwriting"
+    assert lines[2].startswith("releases release 3 was refused: ")
+    # What a deployment has shown is forgotten with the server, at the owner's word.
+    server.show(1, FOUNDING)
+    with pytest.raises(SealError):
+        follower.follow()
+    forget_order(store, follower.deployment.identity)
+    assert follower.follow() is not None
+    assert run("verify", "ada", files["genuine"])[0] == 0
 
 
 # Refusing

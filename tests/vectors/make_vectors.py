@@ -48,8 +48,10 @@ from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings
 from uvsdk.scoring.tail import Tail
 from uvsdk.templates.template import Template
 from uvsdk_device.frozen_views import _Section
+from uvsdk_device.kept_templates import KeptTemplate, KeptTemplates
 from uvsdk_device.keystore import _Features
 from uvsdk_device.memory import MemoryRecord, RequestRecord
+from uvsdk_device.releases import Followed, Refusal, Signed, Standing
 
 FOLDER = Path(__file__).parent
 TEMPLATE_KEY = bytes(range(32))
@@ -228,6 +230,18 @@ RECORDS: tuple[Any, ...] = (
         stepped_s=np.array([1700000000.5]),
         last_step_s=1700000000.5,
         steps=2,
+    ),
+    KeptTemplates(bytes(range(16)), (KeptTemplate("ab" * 32, b"a template, packed"),)),
+    Standing(
+        "clinic/" + "12" * 16,
+        (
+            Followed(
+                "clinic/" + "12" * 16,
+                seen=(Signed(b"release 3, packed", bytes(64)),),
+                adopted=(Signed(b"release 2, packed", bytes(64)), Signed(b"release 1, packed", bytes(64))),
+                refusals=(Refusal(3, "cd" * 32, reason="in words", told=True),),
+            ),
+        ),
     ),
     _Section("12" * 32, "34" * 32, inference=np.ones((1, 2), np.float32), crops=np.zeros((2, 1, 2), np.float32)),
     _Features({"0": np.array([[0.5, 1.0]], np.float32), "1": np.arange(3, dtype=np.uint8)}),
