@@ -73,18 +73,13 @@ def test_the_people_of_the_calibration_are_strangers_too() -> None:
     # scores of mean 0.4 and deviation 0.2: above 0.4894 lies what is 0.447 deviations up, 32.7 %. Seen from (0, 1) the
     # mean is 0 and the deviation 0.1: 4.9 deviations, nobody.
     east = np.array([EAST], np.float32)
-    domain = Domain(np.array([0.4, 0.0], np.float32), east, np.array([0.04]), 0.01, 30)
+    domain = Domain(np.array([0.4, 0.0], np.float32), east, np.array([0.04]), 0.01, 30, np.array([1.0, 2.0, 3.0]))
     calibration = replace(CALIBRATION, domain=domain)
     limit = calibration.threshold(0.01)
     assert shares(OWN, NOBODY, calibration, limit).expected == pytest.approx(0.327, abs=1e-3)
     found = objection(OWN, NOBODY, calibration, fmr=0.01)
     assert found == "33% of the people it was calibrated on would be accepted as the owner"
     assert objection(rows(NORTH, NORTH), NOBODY, calibration, fmr=0.01) == ""
-    # Without any spread it is the mean that decides.
-    point = replace(domain, variances=np.array([0.0]), rest=0.0)
-    assert shares(OWN, NOBODY, replace(calibration, domain=point), limit).expected == 0.0
-    near = replace(point, mean=np.array([0.6, 0.0], np.float32))
-    assert shares(OWN, NOBODY, replace(calibration, domain=near), limit).expected == 1.0
 
 
 def test_calibrations_that_nobody_could_be_verified_by() -> None:
