@@ -6,6 +6,8 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from tests.integration.harness import CONFIG, serving
 from tests.integration.numpy_devices import federation_of, make_store, pages
 from uvsdk import enroll, verify
@@ -44,12 +46,13 @@ def test_enrolled_trained_and_verified(tmp_path: Path) -> None:
             thread.join(60)
         assert server.rows("select state from rounds") == [("committed",)]
         assert sorted(reports) == list(range(PEOPLE))
+        server.promote(scores=np.linspace(-0.5, 0.9, 20_000, dtype=np.float32))
         newest = [federation_of(server).newest_model(f"person {n}", store) for n, store in enumerate(stores)]
-    by_hand = Threshold(0.95, 0.01, 0)  # nobody has calibrated the new model yet
+    by_hand = Threshold(0.95, 0.01, 0)
     for person, (store, model) in enumerate(zip(stores, newest, strict=True)):
         assert model.version != shipped().version
         assert store.template(f"person {person}").model_version == model.version
-        runtime = Runtime(store, model)
+        runtime = Runtime(store)
         for probe in range(PEOPLE):
             decision = runtime.verify(f"person {person}", pages(probe)[0], threshold=by_hand)
             assert decision.accepted == (probe == person)
