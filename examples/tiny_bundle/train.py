@@ -52,9 +52,8 @@ def main() -> None:
     bundle = export_bundle(backbone)
     genuine, impostor = trials(bundle, views[~chosen], digits[~chosen], rng)
     source = (
-        f"{KEPT_SCORES:,} of {len(impostor):,} trials, evenly by rank, on the half of scikit-learn's digits that was "
-        f"not trained on: templates of {ENROLMENT_SAMPLES} images against single images of the other nine digits; the "
-        "ten digits stand in for people"
+        f"{len(impostor):,} trials on the half of scikit-learn's digits that was not trained on: templates of "
+        f"{ENROLMENT_SAMPLES} images against single images of the other nine digits; the ten digits stand in for people"
     )
     calibration = Calibration.from_scores(impostor, model_version=bundle.version, source=source, kept=KEPT_SCORES)
     bundle = bundle.with_calibration(calibration)

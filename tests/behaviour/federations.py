@@ -48,7 +48,8 @@ def federated(name: str, folder: Path, crew: Crew) -> dict[str, Any]:
     config = configured(name)
     model = model_of(config.backbone)
     with _trained(config, folder, crew) as server:
-        theta = np.frombuffer(server.ask("GET", "/v1/models/candidate/theta").content, np.dtype("<f4"))
+        device = roles.federation_of(server.url, PERSONS[0])
+        theta = device.newest_model(PERSONS[0], roles.store_of(folder, PERSONS[0])).theta
         rounds = server.rows("SELECT round_id, state, accepted FROM rounds ORDER BY round_id")
     return {
         "theta": values.of_array(theta),

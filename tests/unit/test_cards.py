@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -10,12 +11,15 @@ import numpy as np
 import pytest
 
 import uvsdk
+from examples.reproduce.calibration import table
 from tests.unit.conftest import Numbers
 from tests.unit.test_calibrating import KINDS, people
 from uvsdk.bundle import Bundle, cards
 from uvsdk.bundle.manifest import Manifest
-from uvsdk.errors import BundleError
+from uvsdk.cli import main
+from uvsdk.errors import BundleError, ThresholdError
 from uvsdk.evaluation import calibrating
+from uvsdk.identify import DEFAULT_FPIR, search_threshold
 from uvsdk.modality import get
 from uvsdk.scoring.record import from_bytes, to_bytes
 
@@ -101,3 +105,46 @@ def test_the_cards_that_ship_read() -> None:
         assert found.ratio is not None
         assert found.cohort is None
         assert found.threshold(0.01, "llr").trials >= 10_000
+
+
+def test_the_readme_tells_of_the_cards_that_ship() -> None:
+    text = (table.HERE / "README.md").read_text(encoding="utf-8")
+    assert table.rewritten(text) == text, "python -m examples.reproduce.calibration.table"
+    folder = Path(uvsdk.__file__).parent / "data" / "cards"
+    assert text.count("impostor trials of") == len(list(folder.glob("*.bin")))
+
+
+@pytest.mark.parametrize("backbone", ["ge2e", "sface"])
+def test_an_export_has_the_thresholds_and_the_account_of_its_card(
+    backbone: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "model.uvb"
+    if main(["export", backbone, "-o", str(path)]):
+        pytest.skip(f"the weights cannot be had: {capsys.readouterr().err}")
+    exported = Bundle.open(path)
+    name = cards.key(exported.manifest)
+    card = from_bytes(
+        (Path(uvsdk.__file__).parent / "data" / "cards" / f"{name}.bin").read_bytes(),
+        get(exported.manifest.modality).conditions,
+    )
+    assert exported.calibration is not None
+    assert exported.calibration.account == card.account
+    assert card.account in capsys.readouterr().out
+    assert main(["bundle", "show", str(path)]) == 0
+    assert f"measured on {card.source}; {card.account}\n" in capsys.readouterr().out
+    lines = [line for line in table.cards().splitlines() if f"`{name[:8]}`" in line]
+    assert len(lines) == 1
+    for scale in ("llr", "cosine"):
+        limits = [exported.calibration.threshold(rate, scale) for rate in (0.01, 0.001, 1e-4)]  # type: ignore[arg-type]
+        kept = [card.threshold(rate, scale) for rate in (0.01, 0.001, 1e-4)]  # type: ignore[arg-type]
+        assert [limit.score for limit in limits] == [limit.score for limit in kept]
+        assert {limit.trials for limit in limits} == {card.trials("cosine")} == {card.trials("llr")}
+        if scale == "llr":
+            assert lines[0].endswith("| " + " | ".join(f"{limit.score:.3f}" for limit in limits) + " |")
+    # What `identify` may say of galleries is of the same trials.
+    supported = math.floor(card.trials("cosine") * DEFAULT_FPIR / 3)
+    assert search_threshold(exported.calibration, supported, fpir=DEFAULT_FPIR).trials == card.trials("llr")
+    words = f"there are {card.trials()} of {card.people} people: search at most {supported} people"
+    with pytest.raises(ThresholdError, match=words):
+        search_threshold(exported.calibration, supported + 1, fpir=DEFAULT_FPIR)

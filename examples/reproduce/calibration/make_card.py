@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+import uvsdk
 from examples.reproduce import data
 from uvsdk.bundle import Bundle, cards
 from uvsdk.evaluation import calibrating
@@ -21,7 +22,7 @@ from uvsdk.evaluation.observations import observe
 from uvsdk.evaluation.protocols import Person
 from uvsdk.modality import get
 
-FOLDER = Path(cards.__file__).parent / "data" / "cards"
+FOLDER = Path(uvsdk.__file__).parent / "data" / "cards"
 WORDS = {
     "voice": "{people} people of LibriSpeech (read English, CC BY 4.0)",
     "face": "{people} people of LFW, fold 1 (press photos)",
