@@ -84,6 +84,7 @@ class Runtime:
         self._clock = clock
         self._modality = modality if model is not None else adopted_modality(store, modality)
         self._following = model is None
+        self._release = 0
         self._last: tuple[Signed, Runtime] | None = None
         if model is not None:
             self._open(open_bundle(model))
@@ -127,6 +128,7 @@ class Runtime:
         runtime = object.__new__(type(self))  # shares the counting of attempts
         runtime.__dict__.update(self.__dict__)
         runtime._following = False
+        runtime._release = adopted[0].release.number
         runtime._open(bundle)
         self._last = (adopted[0], runtime)
         return runtime
@@ -189,6 +191,7 @@ class Runtime:
                 fmr=fmr,
                 capture=capture,
                 detectors=detectors,
+                release=self._release,
             )
             probes.append(embedded.embedding)
             return decision

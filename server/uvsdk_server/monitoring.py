@@ -61,6 +61,7 @@ class Metrics:
     refused_attempts: Counter = field(init=False)
     release: Gauge = field(init=False)
     verdicts: Counter = field(init=False)
+    release_refusals: Counter = field(init=False)
     former_verifications: Counter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +122,10 @@ class Metrics:
             (
                 "verdicts",
                 Counter("uvsdk_release_verdicts", "What the gate said.", ["outcome"], registry=registry),
+            ),
+            (
+                "release_refusals",
+                Counter("uvsdk_release_refusals", "Devices that stay with another release.", registry=registry),
             ),
             (
                 "former_verifications",

@@ -110,11 +110,14 @@ async def _list(releases: Releases, limit: int, before: int | None) -> None:
     if not 1 <= limit < _MOST or not 1 <= (before or 1) < _MOST:
         raise SettingsError(f"--limit and --before are numbers from 1 to {_MOST - 1}")
     current = await releases.row()
-    rows = [("*" if row.number == current.number else "", *_columns(row)) for row in await releases.list(limit, before)]
-    print_table([("", "number", "cause", "model", "round", "calibration", "FMR", "FNMR", "made", "kept"), *rows])
+    listed = await releases.list(limit, before)
+    refusals = await releases.refusals(listed)
+    rows = [("*" if row.number == current.number else "", *_columns(row, refusals[row.number])) for row in listed]
+    header = ("", "number", "cause", "model", "round", "calibration", "FMR", "FNMR", "made", "kept", "refused by")
+    print_table([header, *rows])
 
 
-def _columns(row: ReleaseRow) -> tuple[str, ...]:
+def _columns(row: ReleaseRow, refusals: int) -> tuple[str, ...]:
     release = unpack(Release, row.record)
     measured = next(iter(release.evaluation), None)
     return (
@@ -127,6 +130,7 @@ def _columns(row: ReleaseRow) -> tuple[str, ...]:
         "-" if measured is None else f"{measured.fnmr:.1%}",
         date(release.created_unix_s),
         "yes" if row.kept else "no",
+        str(refusals),
     )
 
 
@@ -138,6 +142,7 @@ async def _show(releases: Releases, which: str) -> None:
         raise SettingsError(f"show a release by its number, or the candidate; {which!r} is neither")
     row = await releases.row(None if which == "current" else int(which))
     current = await releases.row()
+    refusals = (await releases.refusals([row]))[row.number]
     release = unpack(Release, row.record)
     state = "verifies" if row.number == current.number else "kept" if row.kept else "its bundle is no longer kept"
     _print_pairs(
@@ -152,6 +157,7 @@ async def _show(releases: Releases, which: str) -> None:
             ("configuration", release.config_digest),
             ("bundle", release.bundle),
             ("calibration", release.calibration or "none"),
+            ("refused by", f"{refusals} devices"),
             *[pair for item in release.evaluation for pair in _measured(item)],
         ]
     )

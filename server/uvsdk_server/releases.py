@@ -38,7 +38,7 @@ from uvsdk_server.models import Download
 from uvsdk_server.monitoring import Log, Metrics
 from uvsdk_server.observer import Observer
 from uvsdk_server.settings import Settings
-from uvsdk_server.store import ledger
+from uvsdk_server.store import ledger, roster
 from uvsdk_server.store import releases as store
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
@@ -288,6 +288,11 @@ class Releases:
         async with self._database.read() as connection:
             return await store.newest(connection, limit, before)
 
+    async def refusals(self, rows: Sequence[ReleaseRow]) -> dict[int, int]:
+        """How many devices refuse each release, by its number."""
+        async with self._database.read() as connection:
+            return await store.refusals_of(connection, [row.number for row in rows])
+
     async def bundle_file(self, row: ReleaseRow) -> Download:
         """The bundle of a release, signed. Raises :class:`Problem` 404 where it is no longer kept."""
         path = self._cache / f"{row.model_version}-release-{row.bundle[:16]}.uvb"
@@ -438,6 +443,7 @@ class Releases:
                 return unpack(Release, current.record)
             bundle = (await self.opened(target)).bundle
             former = unpack(Release, target.record)
+            await self._observer.reached(observer.RELEASE_STORED)
             async with self._database.write() as connection:
                 held = await store.held_deployment(connection)
                 row = await store.of_number(connection, target.number)
@@ -452,6 +458,22 @@ class Releases:
                 spent = await self._forget(connection)
             await self._settle(made, bundle, spent)
             return unpack(Release, made.record)
+
+    async def refuse(self, number: int, device_id: str, user: str) -> None:
+        """Count a device that will not verify by a release; again, it is counted once.
+
+        Raises:
+            Problem: 404, no such release; 401, the device was removed meanwhile.
+        """
+        async with self._database.write() as connection:
+            if await store.of_number(connection, number) is None:
+                raise _unknown(number)
+            if await roster.of_id(connection, device_id) is None:
+                raise Problem("unknown-device", "the device was removed while this was received")
+            new = await store.refuse(connection, number, device_id, user)
+        if new:
+            self._metrics.release_refusals.inc()
+            self._log.warning("a device refuses a release", number=number)
 
     async def override(self, policy: Policy | None) -> Policy:
         """Follow a stricter policy than that of the settings, or (``None``) that of the settings again; also lifts

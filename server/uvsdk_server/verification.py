@@ -95,7 +95,7 @@ class Verifier:
 
         def compared() -> Decision:
             detectors = detectors_of(bundle) if self._presentation_detector else ()
-            return _decide(bundle, template, threshold, probe, capture, detectors)
+            return _decide(current, template, threshold, probe, capture, detectors)
 
         async def attempt() -> Decision:
             return await asyncio.get_running_loop().run_in_executor(self._pool, compared)
@@ -172,18 +172,27 @@ def _is_of(template: Template, release: ReleaseRow) -> bool:
 
 
 def _decide(
-    bundle: Bundle,
+    current: InForce,
     template: Template,
     threshold: Threshold,
     probe: Probe,
     capture: Capture,
     detectors: Sequence[PresentationAttackDetector],
 ) -> Decision:
+    bundle, release = current.bundle, current.number
     if probe.embedding is not None:
-        return decide(probe.embedding, template, bundle=bundle, threshold=threshold)
+        return decide(probe.embedding, template, bundle=bundle, threshold=threshold, release=release)
     if probe.sample is None:
         raise SampleError("neither an embedding nor a sample was sent; send one of them")
-    return verify(probe.sample, template, model=bundle, threshold=threshold, capture=capture, detectors=detectors)
+    return verify(
+        probe.sample,
+        template,
+        model=bundle,
+        threshold=threshold,
+        capture=capture,
+        detectors=detectors,
+        release=release,
+    )
 
 
 def check_verifies(training: Training) -> None:

@@ -145,6 +145,7 @@ SERVER: Mapping[tuple[str, str], Outcomes] = {
     ("PUT", "/v1/releases/policy"): OPERATOR,
     ("GET", "/v1/releases/{number}"): READER,
     ("GET", "/v1/releases/{number}/bundle"): READER,
+    ("POST", "/v1/releases/{number}/refusal"): MEMBER,
     ("POST", "/v1/verify"): VERIFIER,
     ("GET", "/v1/attempts"): OPERATOR,
     ("DELETE", "/v1/attempts/{whose}/{name}"): OPERATOR,

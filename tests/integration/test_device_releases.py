@@ -121,6 +121,8 @@ def test_a_runtime_follows_releases_without_a_restart_and_back(server: ReleaseSe
     follower.follow()
     second = decisions(runtime)
     assert (second[0].model, runtime.bundle.version) == (SECOND.version, SECOND.version)
+    assert runtime.verify("ada", GENUINE).basis.release == 2
+    assert named.verify("ada", GENUINE).basis.release == 0  # whoever names a bundle answers for it
     assert store.template("ada").model_version == SECOND.version
     # The bundle that the deployment was founded with is used as it is named, with the template of then.
     assert decisions(named) == before == decisions(Runtime(store, FOUNDING, retry=None))

@@ -15,6 +15,7 @@ from tests.integration import harness
 from tests.integration.harness import CONFIG, KillableServer, SyntheticDevice
 from tests.integration.outcome import Outcome, outcome
 from tests.integration.serve import AGGREGATION_HALFWAY
+from uvsdk.bundle import shipped
 from uvsdk_server import observer
 
 ROUNDS, DEVICES = 2, 5
@@ -26,7 +27,7 @@ class Fleet:
 
     def __init__(self, folder: Path, *, kill_at: str = "", kill_times: int = 1) -> None:
         self.server = KillableServer(folder, config=replace(CONFIG, rounds=ROUNDS))
-        self.server.settings = {"start_after_users": str(DEVICES)}
+        self.server.settings = {"start_after_users": str(DEVICES), "embedding_probes": "true"}
         self.server.start(kill_at=kill_at, kill_times=kill_times)
         self.devices = harness.devices_of(self.server, DEVICES)
         self.kills = 0
@@ -41,7 +42,11 @@ class Fleet:
                 self.kills += 1
 
     def train(self) -> Outcome:
-        """Every round with every device; whether an answer was 201 or 200 depends on when the server died."""
+        """Every round with every device; whether an answer was 201 or 200 depends on when the server died.
+
+        Somebody is verified all the while, by the release that no round touches.
+        """
+        assert self.devices[0].leave_template().status_code == 204
         for round_id in range(1, ROUNDS + 1):
             for device in self.devices:
                 self._take_part(device, round_id)
@@ -57,6 +62,12 @@ class Fleet:
         body = device.update(header)
         answer = self.persist(lambda: device.upload(header, body))
         assert answer.status_code in (200, 201), answer.text
+        assert self.persist(self._verified).json()["accepted"]
+
+    def _verified(self) -> httpx.Response:
+        embedding = [float(value) for value in self.devices[0].direction(0)]
+        body = {"user": self.devices[0].user, "embedding": embedding, "model_version": shipped().version}
+        return self.server.ask("POST", "/v1/verify", json=body)
 
     @staticmethod
     def _training(device: SyntheticDevice) -> str:

@@ -69,6 +69,7 @@ class Life:
         """What the server decides by the template that it was handed."""
         genuine, impostor = (self._ask_server(probe) for probe in (GENUINE, IMPOSTOR))
         assert (genuine["accepted"], impostor["accepted"]) == (True, False)
+        assert genuine["basis"]["release"] > 0
         return genuine["score"], genuine["threshold"]["score"], genuine["model_version"]
 
     def refresh(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -12,7 +13,8 @@ from starlette.responses import Response
 from uvsdk.records.codec import unpack
 from uvsdk.release.record import Policy, Release
 from uvsdk_server import problems
-from uvsdk_server.authentication import Served, operator, reader
+from uvsdk_server.authentication import Served, SignedDevice, operator, reader
+from uvsdk_server.deployment import Deployment
 from uvsdk_server.releases import Candidate
 from uvsdk_server.routes.models import send_file
 from uvsdk_server.store.rows import ReleaseRow
@@ -46,7 +48,8 @@ class ReleaseAnswer(BaseModel):
     """A release. ``bundle`` and ``calibration`` are digests, the latter empty where there is none.
 
     ``record`` is base64 of exactly the bytes whose SHA-256 is signed, ``signature`` base64 of the deployment's
-    signature; the other fields are read from it. ``kept`` says whether its bundle can be downloaded and rolled back to.
+    signature; the other fields are read from it. ``kept`` says whether its bundle can be downloaded and rolled back to,
+    ``refusals`` how many devices have tried it and stay with another one.
     """
 
     model_config = ConfigDict(protected_namespaces=(), from_attributes=True)
@@ -64,11 +67,12 @@ class ReleaseAnswer(BaseModel):
     evaluation: tuple[EvaluationAnswer, ...]
     created_unix_s: float
     kept: bool
+    refusals: int
     record: str
     signature: str
 
     @classmethod
-    def of(cls, row: ReleaseRow) -> ReleaseAnswer:
+    def of(cls, row: ReleaseRow, refusals: int) -> ReleaseAnswer:
         """As it is answered."""
         release = unpack(Release, row.record)
         return cls(
@@ -85,6 +89,7 @@ class ReleaseAnswer(BaseModel):
             evaluation=tuple(EvaluationAnswer.model_validate(item) for item in release.evaluation),
             created_unix_s=release.created_unix_s,
             kept=row.kept,
+            refusals=refusals,
             record=base64.b64encode(row.record).decode(),
             signature=base64.b64encode(row.signature).decode(),
         )
@@ -188,7 +193,7 @@ async def get_releases(
     """What has verified here, as ``uvsdk releases list`` shows it."""
     rows = await served.releases.list(limit + 1, before)
     current = await served.releases.row()
-    page = [ReleaseAnswer.of(row) for row in rows[:limit]]
+    page = await _answers(served, rows[:limit])
     more = page[-1].number if len(rows) > limit else None
     return ReleasesAnswer(releases=page, in_force=current.number, next_before=more)
 
@@ -202,13 +207,13 @@ async def post_release(served: Served, body: Promotion) -> ReleaseAnswer:
     """
     version = served.models.candidate.version if body.model_version == "candidate" else body.model_version
     release = await served.releases.promote(version)
-    return ReleaseAnswer.of(await served.releases.row(release.number))
+    return await _answer(served, release.number)
 
 
 @router.get("/v1/releases/current", dependencies=[Depends(reader)])
 async def get_current_release(served: Served) -> ReleaseAnswer:
     """The release that verifies."""
-    return ReleaseAnswer.of(await served.releases.row())
+    return await _answer(served, None)
 
 
 @router.get("/v1/releases/candidate", dependencies=[Depends(operator)])
@@ -226,7 +231,7 @@ async def post_roll_back(served: Served, body: RollBack) -> ReleaseAnswer:
     What the gate lets pass waits for an operator's promotion from then on.
     """
     release = await served.releases.roll_back(body.number)
-    return ReleaseAnswer.of(await served.releases.row(release.number))
+    return await _answer(served, release.number)
 
 
 @router.put("/v1/releases/policy", dependencies=[Depends(operator)])
@@ -238,7 +243,7 @@ async def put_policy(served: Served, body: PolicyBody) -> PolicyAnswer:
 @router.get("/v1/releases/{number}", dependencies=[Depends(reader)], responses=problems.responses(404))
 async def get_release(served: Served, number: Number) -> ReleaseAnswer:
     """One release."""
-    return ReleaseAnswer.of(await served.releases.row(number))
+    return await _answer(served, number)
 
 
 @router.get(
@@ -250,3 +255,19 @@ async def get_release(served: Served, number: Number) -> ReleaseAnswer:
 async def get_release_bundle(served: Served, request: Request, number: Number) -> Response:
     """The bundle of a release, signed; its digest is the release's."""
     return send_file(request, await served.releases.bundle_file(await served.releases.row(number)))
+
+
+@router.post("/v1/releases/{number}/refusal", status_code=204, responses=problems.responses(404))
+async def post_refusal(served: Served, device: SignedDevice, number: Number) -> None:
+    """This device tried a release and stays with the one it had. It says no more than that, and is counted once."""
+    await served.releases.refuse(number, device.device_id, device.user)
+
+
+async def _answers(served: Deployment, rows: Sequence[ReleaseRow]) -> list[ReleaseAnswer]:
+    refusals = await served.releases.refusals(rows)
+    return [ReleaseAnswer.of(row, refusals[row.number]) for row in rows]
+
+
+async def _answer(served: Deployment, number: int | None) -> ReleaseAnswer:
+    (answer,) = await _answers(served, [await served.releases.row(number)])
+    return answer

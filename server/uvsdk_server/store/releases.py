@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk_server.store import ledger
 from uvsdk_server.store.rows import DeploymentRow, ReleaseRow, every, first
-from uvsdk_server.store.schema import deployment, releases, templates
+from uvsdk_server.store.schema import deployment, refusals, releases, templates
 
 
 async def held_deployment(connection: AsyncConnection) -> DeploymentRow:
@@ -44,6 +45,22 @@ async def kept(connection: AsyncConnection) -> list[ReleaseRow]:
     """Releases whose parameters and calibration are here, newest first."""
     query = select(releases).where(releases.c.kept).order_by(releases.c.number.desc())
     return await every(connection, ReleaseRow, query)
+
+
+async def refuse(connection: AsyncConnection, number: int, device_id: str, user: str) -> bool:
+    """Note that a device refuses a release; false where that is known."""
+    mine = (refusals.c.number == number) & (refusals.c.device_id == device_id)
+    if (await connection.execute(select(refusals.c.number).where(mine))).first() is not None:
+        return False
+    await connection.execute(insert(refusals).values(number=number, device_id=device_id, user=user))
+    return True
+
+
+async def refusals_of(connection: AsyncConnection, numbers: Collection[int]) -> dict[int, int]:
+    """How many devices refuse each of those releases."""
+    query = select(refusals.c.number, func.count()).where(refusals.c.number.in_(numbers)).group_by(refusals.c.number)
+    counted = {int(number): int(count) for number, count in await connection.execute(query)}
+    return {number: counted.get(number, 0) for number in numbers}
 
 
 async def put_in_force(connection: AsyncConnection, new: ReleaseRow, policy: str | None) -> None:

@@ -126,6 +126,16 @@ devices = Table(
     Index(None, "user"),
 )
 
+refusals = Table(
+    "refusals",
+    metadata,
+    # A device that will not verify by a release, for its own samples or impostors would be decided wrongly.
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("device_id", String(32), ForeignKey("devices.device_id", ondelete="CASCADE"), primary_key=True),
+    Column("user", String(64), nullable=False),
+    Index(None, "user"),
+)
+
 rounds = Table(
     "rounds",
     metadata,

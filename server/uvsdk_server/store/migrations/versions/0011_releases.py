@@ -61,6 +61,17 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["user"], ["users.user"], name=op.f("fk_templates_user"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("user", "model_version", "calibration", name=op.f("pk_templates")),
     )
+    op.create_table(
+        "refusals",
+        sa.Column("number", sa.Integer, nullable=False, autoincrement=False),
+        sa.Column("device_id", sa.String(32), nullable=False),
+        sa.Column("user", sa.String(64), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["device_id"], ["devices.device_id"], name=op.f("fk_refusals_device_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("number", "device_id", name=op.f("pk_refusals")),
+    )
+    op.create_index(op.f("ix_refusals_user"), "refusals", ["user"])
     op.execute(_MOVE)
     op.drop_column("users", "template_version")
     op.drop_column("users", "template_sealed")
@@ -71,6 +82,8 @@ def downgrade() -> None:
     op.add_column("users", sa.Column("template_sealed", sa.LargeBinary))
     op.add_column("users", sa.Column("template_version", sa.String(64)))
     op.execute(_MOVE_BACK)
+    op.drop_index(op.f("ix_refusals_user"), "refusals")
+    op.drop_table("refusals")
     op.drop_table("templates")
     op.drop_table("releases")
     op.drop_column("models", "judged")
