@@ -22,7 +22,14 @@ import numpy as np
 
 from uvsdk.arrays import Array
 from uvsdk.bundle.inference import Embedded, embed, open_bundle
-from uvsdk.errors import NoSpeechError, SampleError, SampleTooLargeError, SettingsError, UndecodableSampleError
+from uvsdk.errors import (
+    NoSpeechError,
+    SampleError,
+    SampleTooLargeError,
+    SettingsError,
+    UncalibratedDomainError,
+    UndecodableSampleError,
+)
 from uvsdk.records.transfer import stays_here
 from uvsdk.scoring import Decision, Threshold
 from uvsdk.templates.template import Template
@@ -77,6 +84,7 @@ class VoiceStream:
         model: a bundle of modality voice, or its path.
         template: whom the speaker claims to be; ``None`` to enrol or to embed only.
         threshold: in place of the template's own.
+        strict_domain: refuse what the calibration does not speak for, as for :func:`uvsdk.verify`.
         capture: how the sample is taken: quality policy and limits.
         checks_s: seconds of speech at which it is compared, ascending; the last is what 100 % stand for.
 
@@ -91,6 +99,7 @@ class VoiceStream:
         template: Template | None = None,
         *,
         threshold: Threshold | None = None,
+        strict_domain: bool = False,
         capture: Capture | None = None,
         checks_s: tuple[float, ...] = CHECKS_S,
     ) -> None:
@@ -109,6 +118,7 @@ class VoiceStream:
                 f"checks_s ascends from {self._minimum_s:g} s, the least this bundle accepts, got {checks_s}"
             )
         self._template, self._threshold, self._checks_s = template, threshold, checks_s
+        self._strict_domain = strict_domain
         self._capture = capture or modality.Capture()
         self._listener = Listener(OpenedGraph(self._bundle, "vad"))
         self._chunks: list[Array] = []
@@ -175,7 +185,7 @@ class VoiceStream:
         Raises:
             SettingsError: the stream was opened without a template.
             SampleError: the recording cannot be used; the subclass and the message say why.
-            ThresholdError, ModelMismatchError: as :func:`uvsdk.verify`.
+            ThresholdError, ModelMismatchError, UncalibratedDomainError: as :func:`uvsdk.verify`.
         """
         if self._decision is None or not self._decision.accepted:
             self._decision = self._compare()
@@ -184,7 +194,14 @@ class VoiceStream:
     def _compare(self) -> Decision:
         if self._template is None:
             raise SettingsError("the stream has no template to decide by; open it with template=")
-        return verify(self.sample, self._template, model=self._bundle, threshold=self._threshold, capture=self._capture)
+        return verify(
+            self.sample,
+            self._template,
+            model=self._bundle,
+            threshold=self._threshold,
+            strict_domain=self._strict_domain,
+            capture=self._capture,
+        )
 
     def _progress(self) -> Progress:
         if self._frames - self._listener.searched < _SEARCH_S * self._rate:
@@ -198,7 +215,7 @@ class VoiceStream:
             self._checked = due
             try:
                 self._decision = self._compare()
-            except SampleError as error:  # more speech, or better, may still come
+            except (SampleError, UncalibratedDomainError) as error:  # more speech, or better, may still come
                 advice = str(error)
         percent = min(100.0 * speech_s / self._checks_s[-1], 100.0)
         ready = speech_s >= self._minimum_s

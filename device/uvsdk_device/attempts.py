@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from uvsdk.errors import SampleError, StoreError, UnknownUserError
+from uvsdk.errors import SampleError, StoreError, UncalibratedDomainError, UnknownUserError
 from uvsdk.identify import DEFAULT_FPIR, Identification
 from uvsdk.privacy.identifiers import canonical_user_id
 from uvsdk.records.transfer import stays_here
@@ -124,7 +124,7 @@ class AttemptGate:
         try:
             result = work()
             outcome = judge(result)
-        except SampleError:
+        except (SampleError, UncalibratedDomainError):
             outcome = "unusable"
             raise
         except Exception:

@@ -20,7 +20,7 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from uvsdk.errors import SampleError, TooManyAttemptsError
+from uvsdk.errors import SampleError, TooManyAttemptsError, UncalibratedDomainError
 from uvsdk.rest.problems import Problem
 from uvsdk.scoring import Decision, Threshold
 from uvsdk.templates.attempts import (
@@ -147,7 +147,7 @@ class AttemptGate:
         tickets = await self._take(_Begin((Subject(caller, user), Subject(user=user), Subject(caller))))
         try:
             decision = await compare()
-        except SampleError:
+        except (SampleError, UncalibratedDomainError):
             await self._take(_End(tickets, "unusable"))
             raise
         except Exception:

@@ -236,6 +236,7 @@ class Deployment:
                 capture=settings.capture(),
                 fmr=settings.default_fmr,
                 presentation_detector=settings.presentation_detector,
+                strict_domain=settings.strict_domain,
             ),
             registrations=Allowance(settings.registrations_per_minute),
             wrong_tokens=Allowance(settings.wrong_tokens_per_minute, "registrations without a valid token"),

@@ -82,6 +82,7 @@ class Settings(BaseSettings):
         embedding_probes: take embeddings in place of samples from tokens with the scope ``embeddings``. They pass by
             quality and presentation checks, and a stolen template is such an embedding.
         presentation_detector: ask the presentation attack detector that the model carries, where it carries one.
+        strict_domain: refuse what lies outside of what the calibration was measured on, in place of asking more of it.
         failures_before_delay: failed attempts in a row for one person by one caller's token after which the next must
             wait (NIST SP 800-63B: at most 5, 10 with presentation attack detection that was shown to work).
         failures_before_disabled: after which verification of that person by that caller is disabled until the operator
@@ -150,6 +151,7 @@ class Settings(BaseSettings):
     faces: FacesRule = "single"
     embedding_probes: bool = False
     presentation_detector: bool = True
+    strict_domain: bool = False
     failures_before_delay: int = Field(default=5, ge=1)
     failures_before_disabled: int = Field(default=50, ge=1)
     retry_delay_s: float = Field(default=30.0, ge=0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
-from uvsdk.errors import SampleError
+from uvsdk.errors import SampleError, UncalibratedDomainError
 from uvsdk.modality import Capture, FacesRule
 from uvsdk.presentation import PresentationAttackDetector
 from uvsdk.presentation.detector import detectors_of
@@ -54,6 +54,7 @@ class Verifier:
         capture: Capture,
         fmr: float | None,
         presentation_detector: bool,
+        strict_domain: bool,
     ) -> None:
         self._releases = releases
         self._people = people
@@ -62,6 +63,7 @@ class Verifier:
         self._capture = capture
         self._fmr = fmr
         self._presentation_detector = presentation_detector
+        self._strict_domain = strict_domain
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
 
     async def verify(self, user: str, probe: Probe, fmr: float | None, *, caller: str, told: bool) -> Decision:
@@ -83,6 +85,7 @@ class Verifier:
             Problem: 404 unknown user; 409 no template of a release that verifies, uncalibrated or other model.
             LaxerRateError: ``fmr`` is above the rate in force.
             ThresholdError: the calibration cannot support that rate.
+            UncalibratedDomainError: the deployment is strict, and the calibration does not speak for the comparison.
             SettingsError: the probe asks for a laxer policy than the server's.
             TooManyAttemptsError, DisabledError: after failures in a row; the probe was not looked at.
             SampleError: the probe cannot be used.
@@ -95,7 +98,9 @@ class Verifier:
 
         def compared() -> Decision:
             detectors = detectors_of(bundle) if self._presentation_detector else ()
-            return _decide(current, template, threshold, probe, capture, detectors)
+            return _decide(
+                current, template, threshold, probe, capture, detectors, strict_domain=self._strict_domain
+            )
 
         async def attempt() -> Decision:
             return await asyncio.get_running_loop().run_in_executor(self._pool, compared)
@@ -103,7 +108,7 @@ class Verifier:
         start = time.perf_counter()
         try:
             decision = await self._gate.decide(user, caller, attempt, told=told)
-        except SampleError:
+        except (SampleError, UncalibratedDomainError):
             self._metrics.verifications.labels("unusable").inc()
             raise
         self._metrics.verify_seconds.observe(time.perf_counter() - start)
@@ -178,10 +183,19 @@ def _decide(
     probe: Probe,
     capture: Capture,
     detectors: Sequence[PresentationAttackDetector],
+    *,
+    strict_domain: bool,
 ) -> Decision:
     bundle, release = current.bundle, current.number
     if probe.embedding is not None:
-        return decide(probe.embedding, template, bundle=bundle, threshold=threshold, release=release)
+        return decide(
+            probe.embedding,
+            template,
+            bundle=bundle,
+            threshold=threshold,
+            strict_domain=strict_domain,
+            release=release,
+        )
     if probe.sample is None:
         raise SampleError("neither an embedding nor a sample was sent; send one of them")
     return verify(
@@ -191,6 +205,7 @@ def _decide(
         threshold=threshold,
         capture=capture,
         detectors=detectors,
+        strict_domain=strict_domain,
         release=release,
     )
 
