@@ -93,6 +93,7 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the decision as JSON")
     _capture_arguments(parser)
     _detector_argument(parser)
+    _domain_argument(parser)
     _store_arguments(parser)
 
 
@@ -105,6 +106,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         _model(arguments),
         modality=store.template(arguments.user).modality,
         ageing=AgeingPolicy() if arguments.ageing else None,
+        strict_domain=arguments.strict_domain,
     ).settled()
     decision = runtime.verify(
         arguments.user,
@@ -165,6 +167,7 @@ def _agent_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-remote", action="store_true", help="let --host be reached from other machines")
     _capture_arguments(parser)
     _detector_argument(parser)
+    _domain_argument(parser)
     parser.add_argument(
         "--scores", action="store_true", help="tell callers scores and likelihood ratios, each answer then counts"
     )
@@ -193,7 +196,13 @@ def _agent(arguments: argparse.Namespace) -> int:
     )
     store = _open_store(arguments)
     model = _model(arguments)
-    runtime = Runtime(store, model, ageing=AgeingPolicy() if arguments.ageing else None, keep_cohort=False)
+    runtime = Runtime(
+        store,
+        model,
+        ageing=AgeingPolicy() if arguments.ageing else None,
+        keep_cohort=False,
+        strict_domain=arguments.strict_domain,
+    )
     if model is not None and model.calibration is not None and model.calibration.cohort is not None:
         kept = runtime.bundle.calibration is not None and runtime.bundle.calibration.cohort is not None
         what = "kept, since AS-norm judges scores against them" if kept else "not kept: verification needs none"
@@ -420,6 +429,14 @@ def _capture_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("largest", "single", "only"),
         default="single",
         help="whose face is meant where a picture has several (default %(default)s: the clearly largest one)",
+    )
+
+
+def _domain_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--strict-domain",
+        action="store_true",
+        help="refuse what lies outside of what the model was calibrated on (left out: ask for more)",
     )
 
 

@@ -56,6 +56,7 @@ class Runtime:
             enrolment made, whatever steps were taken earlier.
         keep_cohort: whether to hold other people's embeddings, where the bundle's calibration has some: only a search
             (:meth:`identify`) measures anything on them, and AS-norm, under which they stay whatever is said here.
+        strict_domain: refuse what the model's calibration does not speak for, as for :func:`uvsdk.verify`.
         clock: gives Unix time.
 
     Raises:
@@ -75,9 +76,11 @@ class Runtime:
         retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008 - frozen
         ageing: AgeingPolicy | None = None,
         keep_cohort: bool = True,
+        strict_domain: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
+        self._strict_domain = strict_domain
         self._gate = None if retry is None else AttemptGate(store, retry, clock)
         self._ageing_policy = ageing
         self._keep_cohort = keep_cohort
@@ -167,6 +170,7 @@ class Runtime:
             SampleError: the probe cannot be used.
             ModelMismatchError: the template is of another model and no features were kept to make it again.
             ThresholdError: no threshold, or a rate that the calibration cannot support.
+            UncalibratedDomainError: the runtime is strict, and the calibration does not speak for this comparison.
         """
         if self._following:
             return self.settled().verify(
@@ -191,6 +195,7 @@ class Runtime:
                 fmr=fmr,
                 capture=capture,
                 detectors=detectors,
+                strict_domain=self._strict_domain,
                 release=self._release,
             )
             probes.append(embedded.embedding)

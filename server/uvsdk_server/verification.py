@@ -98,9 +98,7 @@ class Verifier:
 
         def compared() -> Decision:
             detectors = detectors_of(bundle) if self._presentation_detector else ()
-            return _decide(
-                current, template, threshold, probe, capture, detectors, strict_domain=self._strict_domain
-            )
+            return _decide(current, template, threshold, probe, capture, detectors, strict_domain=self._strict_domain)
 
         async def attempt() -> Decision:
             return await asyncio.get_running_loop().run_in_executor(self._pool, compared)

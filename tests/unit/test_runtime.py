@@ -199,8 +199,11 @@ def test_the_agent_verifies_and_forgets(agent: httpx.Client, bundle: Bundle, sto
     assert answer["accepted"] is True
     assert answer["model_version"] == bundle.version
     # Nothing that a template could be computed from, and no seconds.
-    assert set(answer) == {"accepted", "fmr", "score", "llr", "threshold", "model_version", "quality", "presentations"}
+    shown = {"accepted", "fmr", "score", "llr", "threshold", "model_version", "quality", "presentations", "basis"}
+    assert set(answer) == shown
     assert (answer["score"], answer["llr"], answer["threshold"]) == (None, None, None)
+    assert (answer["basis"]["reasons"], answer["basis"]["statistics"]) == (None, None)
+    assert answer["basis"]["fmr"] == answer["fmr"]
     assert agent.post("/v1/verify", json=asked(sample=b"0 1 0")).json()["accepted"] is False
     assert problem(agent.post("/v1/verify", json=asked(fmr=0.1))) == (422, "laxer-rate")
     assert agent.post("/v1/verify", json=asked(fmr=0.003)).json()["accepted"]
