@@ -16,13 +16,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
-from uvsdk.errors import SealError, UnapprovedConfigError, UpdateRejectedError, WireError
+from uvsdk.errors import BundleError, SealError, UnapprovedConfigError, UpdateRejectedError, WireError
 from uvsdk.federation.messages import EvaluationHeader
 from uvsdk.federation.round import Method
 from uvsdk.federation.statements import verify_statement
 from uvsdk.privacy.sealing import CHUNK_BYTES, Envelope, seal_and_digest
 from uvsdk.records.codec import pack, unpack
 from uvsdk.release.acceptance import objection
+from uvsdk.release.cohort import check_rows
 from uvsdk.release.report import EvaluationReport, EvaluationTask, Impostors, ModelReport, report_on
 from uvsdk_device.connection import Object
 from uvsdk_device.deployment import key_bytes, number, signature_bytes, text, validity_of
@@ -145,6 +146,7 @@ def answer(
     candidate: Bundle,
     released: Bundle,
     fmr: float | None = None,
+    trained: Array | None = None,
 ) -> Answer:
     """Embed the stored enrolment under both models, and count.
 
@@ -155,19 +157,21 @@ def answer(
         candidate: the model under evaluation.
         released: what verifies now; the same where only that is evaluated.
         fmr: the owner's false match rate, for the acceptance test; ``None`` for the model's default.
+        trained: float32 (d,), unit, what an algorithm trained the owner towards
+            (:data:`uvsdk.federation.strategy.TEMPLATE`), which is verified against in place of the mean.
 
     Raises:
         UpdateRejectedError: a model gives what is no embedding, or a cohort of another dimension was sent.
     """
     start = time.perf_counter()
     rows = _rows(features, candidate)
-    of_candidate = _report(rows, task, impostors, candidate.version, task.cohort)
+    of_candidate = _report(rows, task, impostors, candidate.version, task.cohort, trained)
     accepts = NOT_TRIED
     if candidate.calibration is not None:
         accepts = DECLINES if objection(rows, task.cohort, candidate.calibration, fmr=fmr) else ACCEPTS
     others: tuple[ModelReport, ...] = ()
     if task.released != task.candidate:
-        others = (_report(_rows(features, released), task, impostors, released.version, task.released_cohort),)
+        others = (_report(_rows(features, released), task, impostors, released.version, task.released_cohort, trained),)
     report = EvaluationReport(task.evaluation_id, of_candidate, others, len(features), accepts)
     return Answer(report, time.perf_counter() - start)
 
@@ -179,12 +183,36 @@ def _rows(features: Sequence[Array], bundle: Bundle) -> Float32:
     return rows
 
 
-def _report(rows: Float32, task: EvaluationTask, impostors: Impostors, version: str, strangers: Float32) -> ModelReport:
-    if impostors == "cohort" and (strangers.ndim != 2 or strangers.shape[1] != rows.shape[1]):
-        raise UpdateRejectedError(
-            f"the server sent a cohort of shape {strangers.shape}, the model gives {rows.shape[1]}"
-        )
-    return report_on(rows, model_version=version, impostors=impostors, evaluates=task.evaluates, strangers=strangers)
+def _report(
+    rows: Float32,
+    task: EvaluationTask,
+    impostors: Impostors,
+    version: str,
+    strangers: Float32,
+    trained: Array | None,
+) -> ModelReport:
+    template = None
+    if impostors == "cohort":
+        _check_cohort(strangers, rows.shape[1])
+        if trained is not None and trained.shape == rows.shape[1:]:
+            template = trained.astype(np.float64)
+    return report_on(
+        rows,
+        model_version=version,
+        impostors=impostors,
+        evaluates=task.evaluates,
+        strangers=strangers,
+        template=template,
+    )
+
+
+def _check_cohort(strangers: Float32, dimension: int) -> None:
+    try:
+        check_rows(strangers)
+    except BundleError as error:
+        raise UpdateRejectedError(f"the server's cohort is refused: {error}") from error
+    if strangers.shape[1] != dimension:
+        raise UpdateRejectedError(f"the server sent a cohort of shape {strangers.shape}, the model gives {dimension}")
 
 
 def enqueue_report(

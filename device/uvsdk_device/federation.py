@@ -30,7 +30,7 @@ from uvsdk.errors import (
     WireError,
 )
 from uvsdk.federation.messages import EvaluationHeader, RoundHeader
-from uvsdk.federation.strategy import Secret
+from uvsdk.federation.strategy import TEMPLATE, Secret
 from uvsdk.privacy.identifiers import PEPPER_BYTES, canonical_user_id
 from uvsdk.records.transfer import stays_here
 from uvsdk.templates.storage import Store
@@ -72,6 +72,7 @@ from uvsdk_device.membership import (
     settle_keys,
     was_handed_over,
 )
+from uvsdk_device.memory import read_memory
 from uvsdk_device.models import Models
 from uvsdk_device.queue import Backoff, QueueItem, UploadQueue
 from uvsdk_device.releases import Follower, ReleaseReport, fetch_release
@@ -501,6 +502,7 @@ class Federation:
                     candidate=models.of_round(header.candidate),
                     released=released,
                     fmr=self.fmr,
+                    trained=read_memory(store, member.user_id, member.deployment).get(TEMPLATE),
                 )
             except UpdateRejectedError as error:
                 return replace(done, detail=str(error))

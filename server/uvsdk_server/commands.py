@@ -1,4 +1,4 @@
-"""``uvsdk serve``, ``uvsdk token``, ``uvsdk devices``, ``uvsdk rounds``, ``uvsdk releases`` and ``uvsdk lockouts``."""
+"""``uvsdk serve``, ``token``, ``devices``, ``rounds``, ``releases``, ``cohort`` and ``lockouts``."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from uvsdk.release.record import POLICIES
 from uvsdk.rest.problems import Problem
 from uvsdk.system import network
 from uvsdk.templates.attempts import wait_s
+from uvsdk_server import cohort_commands as cohort
 from uvsdk_server import release_commands as releases
 from uvsdk_server import tokens
 from uvsdk_server.app import create_app
@@ -449,5 +450,6 @@ COMMANDS = (
     Command("devices", "List, approve and revoke the devices of a server's users.", _configure_devices, _devices),
     Command("rounds", "List the server's training rounds.", _configure_rounds, _rounds),
     Command("releases", "Show what verifies, promote a candidate, roll back.", releases.configure, releases.run),
+    Command("cohort", "Hand a server strangers to calibrate on.", cohort.configure, cohort.run),
     Command("lockouts", "Show and reset failed attempts.", _configure_lockouts, _lockouts),
 )

@@ -27,6 +27,7 @@ from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.authorities import Authorities
 from uvsdk_server.calibrations import open_base, seal_base, seal_calibration
 from uvsdk_server.clocks import Clock, NotBefore, wall_clock
+from uvsdk_server.cohorts import Cohorts
 from uvsdk_server.deletions import Deletions
 from uvsdk_server.driver import Driver
 from uvsdk_server.evaluating import Evaluations
@@ -204,7 +205,8 @@ class Deployment:
             dismissed=rounds.dismiss,
             evaluates=training.evaluates,
         )
-        evaluations = Evaluations(rounds, models, releases, settings=settings, metrics=metrics, log=log)
+        cohorts = Cohorts(database, blobs, models, files.at_rest)
+        evaluations = Evaluations(rounds, models, releases, cohorts, settings=settings, metrics=metrics, log=log)
         return cls(
             settings=settings,
             database=database,
@@ -217,7 +219,7 @@ class Deployment:
             rounds=rounds,
             driver=Driver(rounds, models, evaluations, settings=settings, metrics=metrics, log=log),
             evaluations=evaluations,
-            reports=Reports(rounds, metrics, dimension=candidate.manifest.dimension),
+            reports=Reports(rounds, cohorts, metrics, dimension=candidate.manifest.dimension),
             uploads=Uploads(
                 rounds,
                 blobs,

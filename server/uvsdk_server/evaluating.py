@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from uvsdk.errors import SealError, UvsdkError, WireError
+from uvsdk.errors import BundleError, SealError, UvsdkError, WireError
 from uvsdk.records.codec import unpack
 from uvsdk.release import conclusion
 from uvsdk.release.conclusion import Conclusion, Finding, conclude
@@ -37,6 +37,7 @@ from uvsdk_server import observer, protocol
 from uvsdk_server.aggregation import map_envelope
 from uvsdk_server.board import Notice
 from uvsdk_server.clocks import Waits
+from uvsdk_server.cohorts import Cohorts
 from uvsdk_server.models import Models
 from uvsdk_server.monitoring import Log, Metrics, where
 from uvsdk_server.releases import Releases
@@ -47,6 +48,9 @@ from uvsdk_server.store import ledger
 from uvsdk_server.store.rows import DeploymentRow, EvaluationRow, EvaluationState, ReportRow, Respondent
 
 OFF: Final = "off"
+
+_LEAST_SCORED: Final = 3
+"""People whose templates are scored against a cohort, at least: as many as a round has."""
 
 _NOTHING: Final = (
     "nothing is evaluated in this deployment: its method sends no vector of a person, so it needs a cohort "
@@ -101,8 +105,17 @@ class Evaluations:
     """Moves the newest evaluation on, for the driver, and answers what is asked of it."""
 
     def __init__(
-        self, rounds: Rounds, models: Models, releases: Releases, *, settings: Settings, metrics: Metrics, log: Log
+        self,
+        rounds: Rounds,
+        models: Models,
+        releases: Releases,
+        cohorts: Cohorts,
+        *,
+        settings: Settings,
+        metrics: Metrics,
+        log: Log,
     ) -> None:
+        self._cohorts = cohorts
         self._rounds = rounds
         self._database = rounds.database
         self._training = rounds.training
@@ -113,13 +126,11 @@ class Evaluations:
         self._metrics = metrics
         self._log = log
         self._waits = Waits(rounds.clock)
-        self._cohort_rows = 0
 
-    @property
-    def impostors(self) -> str:
+    async def impostors(self) -> str:
         """Where impostors' scores come from; ``off`` where no model is evaluated."""
         found = self._training.method.impostors
-        return OFF if found == "cohort" and not self._cohort_rows else found
+        return OFF if found == "cohort" and not await self._cohorts.size() else found
 
     # What the driver asks
 
@@ -143,10 +154,11 @@ class Evaluations:
 
     async def request(self) -> EvaluationRow:
         """Have the candidate evaluated as soon as no round is open. Raises :class:`Problem` 409."""
-        if self.impostors == OFF:
+        impostors = await self.impostors()
+        if impostors == OFF:
             raise Problem("evaluation-off", _NOTHING)
         async with self._database.write() as connection:
-            row = await store.request(connection, self.impostors, self._rounds.clock())
+            row = await store.request(connection, impostors, self._rounds.clock())
         self._rounds.wake()
         return row
 
@@ -161,7 +173,7 @@ class Evaluations:
 
     async def _open(self, requested: EvaluationRow | None) -> bool:
         """Begin what is due; false where nothing is."""
-        impostors = self.impostors
+        impostors = await self.impostors()
         if impostors == OFF:
             if requested is not None:
                 await self._refuse(replace(requested, state="failed", closed=self._rounds.clock()), requested, _NOTHING)
@@ -172,7 +184,7 @@ class Evaluations:
             devices = await store.respondents(connection)
         assert deployment is not None
         evaluators = len({item.user for item in devices if item.evaluates})
-        least = SUPPORTED[0][0] if impostors == "moments" else 1
+        least = SUPPORTED[0][0] if impostors == "moments" else _LEAST_SCORED
         current = await self._releases.row()
         config = self._training.config
         surroundings = Surroundings(
@@ -213,6 +225,14 @@ class Evaluations:
         if few:
             await self._refuse(row, requested, _too_few(surroundings, config.evaluation_share))
             return True
+        if impostors == "cohort":
+            try:
+                rows = [await self._cohorts.rows(version) for version in (row.released, row.candidate)]
+            except BundleError as error:
+                refused = replace(row, state="failed", closed=now, deadline=None, asked=0, outcome="kept")
+                await self._refuse(refused, requested, str(error))
+                return True
+            row = replace(row, cohort_rows=len(rows[0]))
         await self._put(row, requested)
         self._rounds.reporting.open(number)
         self._log.info("evaluation collecting", evaluation=number, cause=cause, asked=row.asked, impostors=impostors)

@@ -19,6 +19,7 @@ from uvsdk.release import report
 from uvsdk.release.report import EvaluationReport, EvaluationTask
 from uvsdk.rest.problems import Problem
 from uvsdk_server import envelopes, observer, problems, protocol
+from uvsdk_server.cohorts import Cohorts
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.people import Device
 from uvsdk_server.rounds import Rounds
@@ -36,7 +37,8 @@ CELLS = 0
 class Reports:
     """Tasks of evaluations, and what comes back."""
 
-    def __init__(self, rounds: Rounds, metrics: Metrics, *, dimension: int) -> None:
+    def __init__(self, rounds: Rounds, cohorts: Cohorts, metrics: Metrics, *, dimension: int) -> None:
+        self._cohorts = cohorts
         self._rounds = rounds
         self._database = rounds.database
         self._metrics = metrics
@@ -55,7 +57,7 @@ class Reports:
         """The task for one device, sealed to it. Raises as :meth:`asked`."""
         row, respondent = await self.asked(device.device_id, evaluation_id)
         check_collecting(row)
-        task = self._task(row, respondent)
+        task = await self._task(row, respondent)
         self._rounds.reporting.begin(device.device_id, evaluation_id)
         training, keys = self._rounds.training, self._rounds.keys
         return await asyncio.to_thread(protocol.evaluation_task, training, device, row, keys, task)
@@ -113,8 +115,9 @@ class Reports:
                 if former is not None:
                     return _repeated(former, nonce, digest.hexdigest())
                 assert respondent is not None
+                task = await self._task(row, respondent)
                 async with self._checking:
-                    await asyncio.to_thread(self._check, envelope, row, respondent)
+                    await asyncio.to_thread(self._check, envelope, row, task)
         new = ReportRow(
             evaluation_id=evaluation_id,
             device_id=device.device_id,
@@ -127,12 +130,12 @@ class Reports:
         )
         return await to_its_end(self._keep(new, body))
 
-    def _check(self, envelope: Envelope, row: EvaluationRow, respondent: Respondent) -> None:
+    def _check(self, envelope: Envelope, row: EvaluationRow, task: EvaluationTask) -> None:
         private_key = self._rounds.keys.hpke(row.server_key_id)
         if private_key is None:
             raise Problem("evaluation-closed", "the key of that evaluation was destroyed after it closed")
         found = unpack(EvaluationReport, b"".join(envelope.open(private_key)))
-        report.check(found, self._task(row, respondent), dimension=self._dimension, cells=CELLS)
+        report.check(found, task, dimension=self._dimension, cells=CELLS)
 
     async def _keep(self, new: ReportRow, body: bytes) -> bool:
         blobs = self._rounds.blobs
@@ -178,16 +181,20 @@ class Reports:
             former = await store.report(connection, evaluation_id, device_id)
             return row, await store.respondent(connection, device_id), former
 
-    def _task(self, row: EvaluationRow, respondent: Respondent) -> EvaluationTask:
+    async def _task(self, row: EvaluationRow, respondent: Respondent) -> EvaluationTask:
         nobody = np.empty((0, self._dimension), np.float32)
+        cohort, released = nobody, nobody
+        if row.impostors == "cohort":
+            cohort = await self._cohorts.rows(row.candidate)
+            released = nobody if row.candidate == row.released else await self._cohorts.rows(row.released)
         return EvaluationTask(
             evaluation_id=row.evaluation_id,
             candidate=row.candidate,
             released=row.released,
             impostors=row.impostors,
             evaluates=respondent.evaluates,
-            cohort=nobody,
-            released_cohort=nobody,
+            cohort=cohort,
+            released_cohort=released,
         )
 
     def _expected(self, row: EvaluationRow) -> envelopes.Expected:

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.builders import page
 from tests.integration import evaluation_fleet, harness
 from tests.integration import synthetic_evaluators as synthetic
 from tests.integration.evaluation_fleet import PEOPLE, Fleet, Towards, seeing
@@ -259,3 +260,36 @@ def test_real_devices_answer_also_after_they_were_away(tmp_path: Path) -> None:
         assert len(fleet.answers) >= 2 * PEOPLE - 2  # the last who joined may have answered the first at once
         assert {item.state for item in fleet.answers} == {"uploaded"}
         assert server.ask("GET", "/v1/models/current").json()["model_version"] == last["candidate"]
+
+
+def test_three_people_are_calibrated_against_the_operators_cohort(tmp_path: Path) -> None:
+    """Nobody only evaluates: what verifies is calibrated, the candidate stays, and the reasons say what is missing."""
+    people = tmp_path / "people"
+    for person in range(200, 220):
+        folder = people / str(person)
+        folder.mkdir(parents=True)
+        for number, sign in enumerate(evaluation_fleet.signs(person)):
+            (folder / f"{number}.png").write_bytes(page(sign))
+    file = tmp_path / "cohort.uvc"
+    shipped().save(tmp_path / "start.uvb")
+    made = ["make", str(people), "-m", str(tmp_path / "start.uvb"), "-o", str(file), "--source", "nobody in particular"]
+    assert harness.command("cohort", *made) == 0
+    config = replace(synthetic.EVALUATED, evaluation="cohort")
+    with harness.serving(tmp_path, config=config, settings={"start_after_users": "4"}) as server:
+        data = ["--data", str(server.data)]
+        assert harness.command("cohort", *data, "add", str(file)) == 0
+        assert harness.command("cohort", *data, "show") == 0
+        found = Party(server, harness.devices_of(server, 3), Answers({}))
+        assert found.evaluate(after=0) == 1
+        first = found.closed(1)
+        assert (first["cause"], first["impostors"], first["outcome"]) == ("start", "cohort", "calibrated")
+        assert releases(server)[-1]["cause"] == "calibration"
+        blobs = [row[0] for row in server.rows("SELECT cohort_blob FROM deployment")]
+        sealed = (server.data / "blobs" / blobs[0]).read_bytes()
+        assert file.read_bytes()[:64] not in sealed
+        assert harness.command("cohort", *data, "remove") == 0
+        assert not (server.data / "blobs" / blobs[0]).exists()
+        refused = server.ask("POST", "/v1/evaluations")
+        assert (refused.status_code, kind(refused)) == (409, "evaluation-off")
+        assert harness.command("releases", *data, "evaluations") == 0
+        assert harness.command("releases", *data, "resume") == 0

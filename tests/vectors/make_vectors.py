@@ -39,6 +39,8 @@ from uvsdk.privacy.bundle_signing import BundleStatement
 from uvsdk.privacy.identifiers import key_id
 from uvsdk.privacy.sealing import SUITES, Binding, seal
 from uvsdk.records.codec import pack
+from uvsdk.release import cohort
+from uvsdk.release.record import Evaluation, Release
 from uvsdk.release.report import EvaluationReport, EvaluationTask, report_on
 from uvsdk.scoring import Calibration, Threshold, record
 from uvsdk.scoring.cohort import Cohort
@@ -52,6 +54,7 @@ from uvsdk_device.kept_templates import KeptTemplate, KeptTemplates
 from uvsdk_device.keystore import _Features
 from uvsdk_device.memory import MemoryRecord, RequestRecord
 from uvsdk_device.releases import Followed, Refusal, Signed, Standing
+from uvsdk_server.releases import Change, Judged
 
 FOLDER = Path(__file__).parent
 TEMPLATE_KEY = bytes(range(32))
@@ -203,6 +206,36 @@ CONFIG = TrainingConfig(
     seed=7,
 )
 
+RELEASE = Release(
+    deployment="clinic",
+    number=3,
+    model_version="ab" * 32,
+    bundle="12" * 32,
+    calibration="34" * 32,
+    replaces=2,
+    round_id=7,
+    algorithm="fedaws",
+    config_digest="cd" * 32,
+    cause="gate",
+    evaluation=(
+        Evaluation(
+            evaluation_id=3,
+            impostors="moments",
+            people=20,
+            trials=100,
+            fmr=0.001,
+            fmr_low=0.0005,
+            fmr_high=0.002,
+            threshold=0.5,
+            fnmr=0.02,
+            fnmr_low=0.01,
+            fnmr_high=0.03,
+            worst_fnmr=0.2,
+            measured_unix_s=1700000000.5,
+        ),
+    ),
+    created_unix_s=1700000001.5,
+)
 RECORDS: tuple[Any, ...] = (
     messages.OptimiserState(
         steps=3,
@@ -245,6 +278,21 @@ RECORDS: tuple[Any, ...] = (
     ),
     _Section("12" * 32, "34" * 32, inference=np.ones((1, 2), np.float32), crops=np.zeros((2, 1, 2), np.float32)),
     _Features({"0": np.array([[0.5, 1.0]], np.float32), "1": np.arange(3, dtype=np.uint8)}),
+    cohort._CohortFile(
+        modality="voice",
+        source="two people, for a vector",
+        made_unix_s=1700000000.5,
+        person=np.array([0, 1]),
+        features={"0": np.array([[0.5, 1.0]], np.float32), "1": np.array([[0.25, 0.0]], np.float32)},
+    ),
+    RELEASE,
+    Judged(
+        passes=False,
+        reasons=("8 people told of genuine trials, 20 are the least",),
+        change=(Change(change=-0.01, low=-0.03, high=0.01),),
+        evaluation=RELEASE.evaluation,
+        judged_unix_s=1700000000.5,
+    ),
 )
 CHALLENGE = Challenge("01" * 16, "digits", ("4", "0", "7"), issued_at_s=1700000000.0, expires_at_s=1700000030.0)
 CALIBRATION = Calibration(

@@ -46,7 +46,8 @@ KINDS: Final = {
         trains="a histogram of the template's scores against the cohort",
         receives="embeddings of the cohort, whose people have consented to that, under both models",
         server_learns="under a hashed id, how the template scores against people whom the server knows, without saying "
-        "against whom, and of those who only evaluate how their samples score against each other; no vector of them",
+        "against whom, and of those who only evaluate how their samples score against each other; no vector of them, "
+        "but a server that makes the cohort up learns more of a template with every evaluation",
         others_learn="the cohort's embeddings, and the released calibration: impostors' scores of all devices together",
     ),
     "off": Disclosure(

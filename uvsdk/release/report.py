@@ -119,6 +119,7 @@ def report_on(
     strangers: Float32,
     cells: int = 0,
     cells_of: Sequence[Sequence[int]] = (),
+    template: Float64 | None = None,
 ) -> ModelReport:
     """One device's report on one model.
 
@@ -129,6 +130,7 @@ def report_on(
         evaluates: whether this device never trains.
         strangers: float32 (n, d), unit: the cohort, or what the algorithm gave; unused under ``moments``.
         cells: how many cells of conditions the modality has (:func:`uvsdk.scoring.cells.names`).
+        template: float64 (d,), unit, by which this person is verified; ``None`` for the normalised mean of ``rows``.
         cells_of: those of each sample (:func:`uvsdk.scoring.cells.cells_of`); empty where none was measured.
 
     Raises:
@@ -144,7 +146,7 @@ def report_on(
     genuine[0] = grid.shares(scores)
     for cell in range(cells if len(scores) and cells_of else 0):
         genuine[cell + 1] = grid.shares(scores[[cell in own for own in cells_of]])
-    template = _template(rows)
+    template = _template(rows) if template is None else template
     impostor = np.zeros(grid.BINS, np.int32)
     if impostors != "moments" and len(strangers):
         impostor += grid.histogram(np.clip(strangers.astype(np.float64) @ template, -1.0, 1.0)).astype(np.int32)

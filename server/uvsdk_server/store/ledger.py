@@ -313,6 +313,7 @@ async def wanted_blobs(connection: AsyncConnection) -> set[str]:
         deployment.c.base_blob,
         deployment.c.algorithm_blob,
         deployment.c.optimiser_blob,
+        deployment.c.cohort_blob,
         models.c.theta_blob,
         models.c.calibration_blob,
         releases.c.calibration_blob,

@@ -48,6 +48,8 @@ class DeploymentRow:
     release_policy: str | None
     stopped: str | None
     forgiven: int
+    cohort_blob: str | None
+    cohort_rows: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,9 @@ deployment = Table(
     Column("stopped", Text),
     # Evaluations up to this one do not count against training.
     Column("forgiven", Integer, nullable=False, server_default="0"),
+    # Features of strangers that the operator has handed over.
+    Column("cohort_blob", String(64)),
+    Column("cohort_rows", Integer, nullable=False, server_default="0"),
 )
 
 models = Table(
