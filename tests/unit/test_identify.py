@@ -16,6 +16,7 @@ from uvsdk.identify import SearchThreshold, cohort_threshold, identify, search_t
 from uvsdk.modality.contract import Captured
 from uvsdk.scoring import Calibration, Presentation
 from uvsdk.scoring.cohort import Cohort
+from uvsdk.scoring.tail import Tail
 from uvsdk.templates.gallery import Gallery
 from uvsdk.templates.storage import MemoryStore
 from uvsdk.templates.template import Template
@@ -252,3 +253,24 @@ def test_the_template_of_somebody_else_in_the_calibration_is_refused(bundle: Bun
     limit = search_threshold(calibration, 2, fpir=0.01)
     with pytest.raises(ThresholdError):
         identify(b"1 0 0", people(bundle), model=bundle, threshold=limit)
+
+
+def test_a_card_of_few_scores_searches_as_many_people_as_all_its_trials_support() -> None:
+    scores = np.random.default_rng(3).normal(0, 0.15, 320_000).clip(-1, 1).astype(np.float32)
+    card = Calibration.from_scores(scores, model_version="m", source="numbers", kept=5000, people=800)
+    assert len(card.impostor) <= 5000
+    limit = search_threshold(card, 1000, fpir=0.01)
+    # One in 100,000 of 320,000: three may reach it.
+    assert (limit.trials, int((scores >= limit.score).sum())) == (320_000, 3)
+    whole = Calibration.from_scores(scores, model_version="m", source="numbers", kept=400_000, people=800)
+    assert search_threshold(whole, 1000, fpir=0.01).score == limit.score
+    with pytest.raises(ThresholdError, match="there are 320000 of 800 people: search at most 1066 people"):
+        search_threshold(card, 1067, fpir=0.01)
+
+
+def test_a_law_of_scores_says_what_gallery_it_supports() -> None:
+    law = Tail(0.0, 0.1, 30, 90, 0.001, np.array([[0.0, 0.1], [0.001, 0.101]]))
+    summed = Calibration(law.values(), "m", "sums", people=120, tail=law)
+    assert search_threshold(summed, 10, fpir=0.01).trials == 30 * 90
+    with pytest.raises(ThresholdError, match=r"sums over 30 people .* support 0.001: search at most 10 people"):
+        search_threshold(summed, 11, fpir=0.01)
