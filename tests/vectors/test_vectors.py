@@ -72,6 +72,17 @@ def test_what_is_read_as_an_object_of_its_own() -> None:
     assert (
         record.from_bytes(measured, [SNR_DB]).digest == hashlib.sha256(b"uvsdk calibration 1\n" + measured).hexdigest()
     )
+    named = read("records/Calibration2.bin")
+    accounted = record.from_bytes(named, [SNR_DB])
+    assert accounted.digest == hashlib.sha256(b"uvsdk calibration 1\n" + named).hexdigest()
+    assert (accounted.people, accounted.measured_unix_s, accounted.trials("cosine")) == (40, 1700000000.0, 2000)
+    assert accounted.ratio is not None
+    # Of 900 values 20 are at least -3, so 2.2 % of them, and of 1,000 trials as many, are let in there.
+    assert (accounted.ratio.ranked.trials, accounted.ratio.ranked.count(-3.0)) == (900, (20, 20))
+    summed = record.from_bytes(read("records/Calibration2_of_sums.bin"), ())
+    assert summed.tail is not None
+    assert (summed.tail.people, summed.tail.templates, summed.tail.lowest_fmr) == (10, 30, 0.01)
+    assert summed.account.startswith("sums over 10 people who do not train and 30 templates")
     seen = Recollection.from_bytes(read("records/Recollection.bin"), made.TEMPLATE_KEY)
     assert (seen.key, seen.capacity) == (made.RECOLLECTION.key, made.RECOLLECTION.capacity)
     assert [item.bits.tolist() for item in seen.voices] == [item.bits.tolist() for item in made.RECOLLECTION.voices]
