@@ -528,8 +528,13 @@ def test_a_caller_may_be_stricter_and_not_laxer(server: RunningServer) -> None:
             "model_version",
             "quality",
             "presentations",
+            "basis",
         }
         assert answer.json()["threshold"]["scale"] in ("cosine", "llr")
+        basis = answer.json()["basis"]
+        assert (basis["source"], basis["release"]) == (shipped().calibration.source, 1)  # type: ignore[union-attr]
+        assert basis["fmr"] == answer.json()["fmr"]
+        assert basis["trials"] == answer.json()["threshold"]["trials"]
         assert server.ask("DELETE", f"/v1/attempts/person/{device.user}").status_code == 204
     for laxer, detail in (({"quality": "off"}, "laxer than 'standard'"), ({"faces": "largest"}, "laxer than 'single'")):
         answer = server.ask("POST", "/v1/verify", json={**good, **laxer})

@@ -189,15 +189,18 @@ def test_no_answer_tells_a_score_without_the_scope(guarded: Victim) -> None:
             "model_version",
             "quality",
             "presentations",
+            "basis",
         }
         assert (told["score"], told["llr"], told["threshold"]) == (None, None, None)
+        assert (told["basis"]["reasons"], told["basis"]["statistics"]) == (None, None)
     # What was measured in a sample is of that sample alone: the same for whomever it is compared with.
     stranger = SyntheticDevice(guarded.server, 2)
     stranger.join(guarded.server.token("enrol"))
     assert stranger.leave_template().status_code == 204
     theirs = guarded.server.ask("POST", "/v1/verify", token=plain, json={"user": stranger.user, "sample": own}).json()
     assert not theirs["accepted"]
-    assert theirs["quality"] == guarded.ask(plain, sample=own).json()["quality"]
+    mine = guarded.ask(plain, sample=own).json()
+    assert (theirs["quality"], theirs["basis"]) == (mine["quality"], mine["basis"])
     # An operator's token is no way round.
     answer = guarded.ask(guarded.server.operator, sample=own)
     assert answer.json()["score"] is None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,8 +72,10 @@ def _reworked(recording: Recording | None) -> Callable[[Bundle, int], Observatio
     def make(bundle: Bundle, seed: int) -> Observations:
         rng = np.random.default_rng(seed)
 
+        people = _at_most(make_card.voices(), 10)
+
         def samples() -> _Named:
-            for person in _at_most(make_card.voices(), 10):
+            for person in people:
                 for path in person.enrol:
                     heard = embed(path, bundle, capture=_OFF).captured
                     assert isinstance(heard, CapturedVoice)
@@ -85,7 +85,7 @@ def _reworked(recording: Recording | None) -> Callable[[Bundle, int], Observatio
                     else:
                         yield person.name, worse_recording(heard.recorded, heard.rate, recording, rng=rng)
 
-        return _embedded(samples(), bundle)
+        return _embedded(samples(), bundle, names=[person.name for person in people])
 
     return make
 
@@ -138,15 +138,15 @@ def photographs(bundle: Bundle, seed: int) -> Observations:
 
 def _reprinted(change: Callable[[Image.Image], Image.Image]) -> Callable[[Bundle, int], Observations]:
     def make(bundle: Bundle, seed: int) -> Observations:
-        def samples() -> _Named:
-            with tarfile.open(data.folder() / "lfw_fold1_originals.tar") as archive:
-                for member in sorted(archive.getmembers(), key=lambda item: item.name):
-                    file = archive.extractfile(member) if member.name.endswith(".jpg") else None
-                    if file is not None:
-                        photo = Image.open(io.BytesIO(file.read())).convert("RGB")
-                        yield Path(member.name).stem.rsplit("_", 1)[0], np.asarray(change(photo))
+        with tempfile.TemporaryDirectory() as folder:
+            people = make_card.faces(Path(folder))
 
-        return _embedded(samples(), bundle)
+            def samples() -> _Named:
+                for person in people:
+                    for path in person.enrol:
+                        yield person.name, np.asarray(change(Image.open(path).convert("RGB")))
+
+            return _embedded(samples(), bundle, names=[person.name for person in people])
 
     return make
 
@@ -203,7 +203,8 @@ def _drawn(files: list[Path], owner: Callable[[Path], str], seed: int) -> _Named
             yield name, own[index]
 
 
-def _embedded(samples: _Named, bundle: Bundle) -> Observations:
+def _embedded(samples: _Named, bundle: Bundle, *, names: list[str] | None = None) -> Observations:
+    """``names`` in the order by which people are numbered."""
     kinds = get(bundle.manifest.modality).conditions
     rows: list[Float32] = []
     people: list[str] = []
@@ -216,7 +217,7 @@ def _embedded(samples: _Named, bundle: Bundle) -> Observations:
         rows.append(found.embedding)
         people.append(name)
         conditions.append(conditions_of(found.quality.measured, kinds))
-    names = sorted(set(people))
+    names = names or sorted(set(people))
     count = len(rows)
     return Observations(
         np.stack(rows),
