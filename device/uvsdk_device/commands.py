@@ -9,6 +9,8 @@ import json
 import math
 import os
 import sys
+import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 from uvsdk.cli import Command
 from uvsdk.enroll import enroll
 from uvsdk.enrolment.ageing import AgeingPolicy
-from uvsdk.errors import SettingsError, StoreError, StoreLockedError
+from uvsdk.errors import SettingsError, StoreError, StoreLockedError, UvsdkError
 from uvsdk.identify import DEFAULT_FPIR
 from uvsdk.privacy.bundle_signing import read_public_key
 from uvsdk.rest.verification import decision_document
@@ -26,7 +28,7 @@ from uvsdk_device.deployment import forget_approval
 from uvsdk_device.evaluations import EvaluationDone
 from uvsdk_device.federation import Federation
 from uvsdk_device.keystore import EncryptedStore
-from uvsdk_device.membership import forget_here
+from uvsdk_device.membership import forget_here, is_member
 from uvsdk_device.printouts import (
     decision_lines,
     enrolment_lines,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from uvsdk.modality import Capture
 
 PASSPHRASE_VARIABLE = "UVSDK_PASSPHRASE"  # noqa: S105 - the name of a variable
+_RELEASES_S = 300.0
 REJECTED = 3
 """Exit status of ``uvsdk verify`` and ``identify`` for a probe that was rejected; 1 is a failure, 2 a wrong call."""
 
@@ -68,6 +71,8 @@ def _enroll_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _enroll(arguments: argparse.Namespace) -> int:
+    if arguments.model is None and not (Path(arguments.store) / "store.json").exists():
+        raise SettingsError("a new store has adopted no release yet, so name the model: --model")
     store = _open_store(arguments, create=True)
     enrolment = enroll(
         arguments.user,
@@ -173,7 +178,8 @@ def _agent_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "DELETE /v1/users/USER deletes on the server first where --server is given; without it, a person whom a server "
-        "may know is not deleted (409 still-registered)."
+        "may know is not deleted (409 still-registered). With --server and without --model it also asks the server for "
+        "its release every five minutes."
     )
     _store_arguments(parser)
     _server_arguments(parser, required=False)
@@ -207,7 +213,11 @@ def _agent(arguments: argparse.Namespace) -> int:
         kept = runtime.bundle.calibration is not None and runtime.bundle.calibration.cohort is not None
         what = "kept, since AS-norm judges scores against them" if kept else "not kept: verification needs none"
         print(f"the model's calibration holds people's embeddings (a cohort): {what}", file=sys.stderr)
-    forget = partial(_federation(arguments).forget if arguments.server else forget_here, store=store)
+    federation = _federation(arguments) if arguments.server else None
+    forget = partial(forget_here if federation is None else federation.forget, store=store)
+    if federation is not None and model is None:
+        # It ends with the process, whatever it waits for.
+        threading.Thread(target=_follow_releases, args=(federation, store), daemon=True).start()
     app = agent.create_app(runtime, token=agent.agent_token(store.folder), settings=settings, forget=forget)
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it is stopped
         agent.serve(
@@ -216,6 +226,20 @@ def _agent(arguments: argparse.Namespace) -> int:
             ready=lambda url: print(f"listening on {url}, token in {store.folder / 'agent-token'}", flush=True),
         )
     return 0
+
+
+def _follow_releases(federation: Federation, store: EncryptedStore) -> None:
+    """Ask for a release now and then, for everybody here whom the server knows."""
+    while True:
+        for user_id in store.users():
+            try:
+                report = federation.follow_release(user_id, store) if is_member(store, user_id) else None
+            except UvsdkError as error:  # the server is away, say; verification goes on
+                print(f"releases: {error}", file=sys.stderr, flush=True)
+            else:
+                if report is not None:
+                    _print_release(report)
+        time.sleep(_RELEASES_S)
 
 
 def _attempts_arguments(parser: argparse.ArgumentParser) -> None:

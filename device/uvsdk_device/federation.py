@@ -277,6 +277,17 @@ class Federation:
         with self._connection() as connection:
             return self._refresh(self._join(user_id, device_store, connection, model))
 
+    def follow_release(self, user_id: str, store: Store) -> ReleaseReport | None:
+        """Switch to the server's release where there is another one, for somebody who has joined; ``None`` for nothing
+        new.
+
+        With ``server_verification`` the server is handed the template that it has not had. :meth:`participate` does
+        this by itself. Raises as :meth:`refresh_template`.
+        """
+        device_store = require_encrypted(store)
+        with self._connection() as connection:
+            return self._follow(self._join(user_id, device_store, connection, None))
+
     def newest_model(self, user_id: str, store: Store) -> Bundle:
         """The bundle of the released model with its calibration, for offline verification.
 

@@ -290,12 +290,11 @@ class Follower:
         if bundle.manifest.modality != self.deployment.modality:
             raise WireError(f"release {release.number} is a model for {bundle.manifest.modality}")
         reason, made = self._try(bundle)
-        if reason:
-            self._refuse(signed, reason)
-            self._tell_refusals()
-            return ReleaseReport(release.number, release.model_version, "refused", reason)
-        self._adopt(signed, bundle, made)
-        return ReleaseReport(release.number, release.model_version, "adopted")
+        done = self._refuse(signed, reason) if reason else self._adopt(signed, bundle, made)
+        self._tell_refusals()
+        if not done:
+            return None
+        return ReleaseReport(release.number, release.model_version, "refused" if reason else "adopted", reason)
 
     def bundle(self) -> Bundle | None:
         """Of the release of this deployment that this device has adopted last; ``None`` before the first."""
@@ -414,7 +413,8 @@ class Follower:
 
     # Switching
 
-    def _adopt(self, signed: Signed, bundle: Bundle, made: Sequence[tuple[str, bytes, Template]]) -> None:
+    def _adopt(self, signed: Signed, bundle: Bundle, made: Sequence[tuple[str, bytes, Template]]) -> bool:
+        """Switch; false where another process has come to a newer release meanwhile."""
         release = signed.release
         self._save(bundle)
         self.store.accept_model(bundle)
@@ -423,7 +423,8 @@ class Follower:
                 self.store.keep_template(user_id, template, enrolment_id=enrolment_id)
         with self.store.lock():
             known = self._known()
-            check_order(known, signed)  # another process may have been faster, with a newer one
+            if _is_past(known, release):
+                return False
             if not released_path(self.store, release.bundle).exists():
                 self._save(bundle)
             others = [item for item in known.adopted if item.release.bundle != release.bundle]
@@ -439,16 +440,20 @@ class Follower:
         for user_id, enrolment_id, template in made:
             with contextlib.suppress(UnknownUserError):
                 self.store.use_template(user_id, template, enrolment_id=enrolment_id)
+        return True
 
-    def _refuse(self, signed: Signed, reason: str) -> None:
+    def _refuse(self, signed: Signed, reason: str) -> bool:
+        """Stay; false where another process has come to a newer release meanwhile."""
         release = signed.release
         with self.store.lock():
             known = self._known()
-            check_order(known, signed)
+            if _is_past(known, release):
+                return False
             others = [item for item in known.refusals if item.number != release.number]
             told = any(item.number == release.number and item.told for item in known.refusals)
             refusals = (*others, Refusal(release.number, release.bundle, reason, told))[-_REFUSALS:]
             self._put(replace(known, seen=(signed,), refusals=refusals), in_use=False)
+        return True
 
     def _tell_refusals(self) -> None:
         """Tell the server how many refusals there were: one call each, without a word of why."""
@@ -498,6 +503,10 @@ class Follower:
             for path in (self.store.folder / "models").glob("release-*.uvb"):
                 if path not in wanted:
                     path.unlink(missing_ok=True)
+
+
+def _is_past(known: Followed, release: Release) -> bool:
+    return any(other.release.number > release.number for other in known.seen)
 
 
 def check_order(known: Followed, signed: Signed) -> None:

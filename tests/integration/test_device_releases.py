@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from uvsdk.bundle import Bundle, shipped
 from uvsdk.enrolment.ageing import AgeingPolicy
 from uvsdk.errors import SealError, ServerUnreachableError, SettingsError, StoreError, UntrustedBundleError, WireError
 from uvsdk.scoring import Calibration, Decision
-from uvsdk_device import EncryptedStore, Runtime
+from uvsdk_device import EncryptedStore, Runtime, releases
 from uvsdk_device.ageing import read_history
 from uvsdk_device.commands import COMMANDS, REJECTED
 from uvsdk_device.models import released_path
@@ -346,6 +347,44 @@ def test_a_rate_that_was_named_and_is_not_supported_keeps_a_device_where_it_is(
     limit = ask(store).template("ada").threshold
     assert limit is not None
     assert (limit.fmr, limit.by_default) == (0.0002, False)
+
+
+def test_without_a_network_everybody_is_verified_as_before(store: EncryptedStore) -> None:
+    with release_server() as server:
+        follower = server.follower(store)
+        server.show(1, FOUNDING)
+        follower.follow()
+        server.show(2, SECOND)
+        server.bundles[2] = server.bundles[2][:1000]  # the download breaks off
+        before = decisions(ask(store))
+        with pytest.raises(WireError):
+            follower.follow()
+        assert decisions(ask(store)) == before
+    alone = server.follower(store)
+    with alone.connection, pytest.raises(ServerUnreachableError):
+        alone.follow()
+    assert decisions(ask(store)) == before
+
+
+def test_a_process_that_was_overtaken_changes_nothing(
+    server: ReleaseServer, store: EncryptedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, fast = server.follower(store), server.follower(store)
+    server.show(1, FOUNDING)
+    slow.follow()
+    tried = releases.objection
+
+    def overtaken(*given: Any, **named: Any) -> str:
+        monkeypatch.setattr(releases, "objection", tried)
+        server.show(3, THIRD)
+        fast.follow()
+        return tried(*given, **named)
+
+    server.show(2, SECOND)
+    monkeypatch.setattr(releases, "objection", overtaken)
+    assert slow.follow() is None
+    assert decisions(ask(store))[0].model == THIRD.version
+    assert [signed.release.number for signed in read_standing(store, "handwriting").adopted] == [3, 1]
 
 
 # Whom a device believes

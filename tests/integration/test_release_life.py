@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -201,5 +204,28 @@ def test_a_device_that_waits_for_a_round_moves_between_them(life: Life) -> None:
         other.join()
     assert stop.is_set()
     assert [(report.number, report.state) for report in told] == [(number, "adopted")]
+    assert life.here()["release"][1] == pytest.approx(0.71, abs=1e-3)
+    assert life.there() == life.here()["release"]
+
+
+def test_an_agent_that_knows_the_server_asks_for_releases_itself(life: Life, tmp_path: Path) -> None:
+    number = life.server.promote(FOUNDING.version, scores=SCORES)["number"]
+    (tmp_path / "pepper").write_bytes(PEPPER)
+    words = ["agent", "--store", str(life.store.folder), "--port", "0", "--server", life.server.url]
+    agent_process = subprocess.Popen(
+        [sys.executable, "-m", "uvsdk", *words, "--pepper-file", str(tmp_path / "pepper"), "--server-verification"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "UVSDK_PASSPHRASE": "p"},
+    )
+    assert agent_process.stdout is not None
+    try:
+        with agent_process.stdout as said:
+            lines = sorted(said.readline() for _ in range(2))
+    finally:
+        agent_process.kill()
+        agent_process.wait()
+    assert lines[0].startswith("listening on ")
+    assert lines[1].startswith(f"release {number}: adopted, model ")
     assert life.here()["release"][1] == pytest.approx(0.71, abs=1e-3)
     assert life.there() == life.here()["release"]

@@ -9,6 +9,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tests.builders import CHEAP, open_store
 from uvsdk.errors import SettingsError, StoreError, StoreFullError, StoreLockedError, UnknownUserError
 from uvsdk.scoring import Threshold
 from uvsdk.templates.template import Template
+from uvsdk_device.kept_templates import KEPT
 from uvsdk_device.keystore import EncryptedStore
 
 FEATURES = (np.arange(6, dtype=np.float32).reshape(2, 3), np.array([[1, 2]], np.uint8))
@@ -416,3 +418,31 @@ def test_a_store_that_is_not_there_is_made_only_where_that_is_meant(tmp_path: Pa
             EncryptedStore.open(folder, passphrase="p", create=False)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_templates_of_other_models_wait_beside_the_one_in_use(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "s")
+    store.save_enrolment("ana", template(), FEATURES)
+    first = store.enrolment("ana")
+    made = [replace(template(), model_version=f"model {number}", threshold=None) for number in range(KEPT + 3)]
+    for item in made:
+        assert store.use_template("ana", item, enrolment_id=first.enrolment_id)
+    # The one in use, and of the others those that were put aside last.
+    assert store.templates("ana") == tuple(reversed(made[2:]))
+    assert store.template("ana") == made[-1]
+    assert store.template_for("ana", lambda item: item.model_version == "model 9") == made[9]
+    assert store.template_for("ana", lambda item: item.model_version == "model 1") is None
+    assert [array.tobytes() for array in store.features("ana")] == [array.tobytes() for array in FEATURES]
+    # Each has one place: put aside twice it is there once.
+    assert store.keep_template("ana", made[5], enrolment_id=first.enrolment_id)
+    assert store.templates("ana")[1] == made[5]
+    assert len(store.templates("ana")) == KEPT + 1
+    # Whoever enrols anew makes all of it void, and what was made of the old samples comes too late.
+    store.save_enrolment("ana", template(), FEATURES[:1])
+    assert store.templates("ana") == (template(),)
+    assert not store.keep_template("ana", made[0], enrolment_id=first.enrolment_id)
+    assert not store.use_template("ana", made[0], enrolment_id=first.enrolment_id)
+    assert store.templates("ana") == (template(),)
+    store.delete("ana")
+    with pytest.raises(UnknownUserError):
+        store.templates("ana")
