@@ -13,7 +13,7 @@ from starlette.responses import Response
 from uvsdk.rest.problems import Problem
 from uvsdk_server import problems
 from uvsdk_server.authentication import Served, operator
-from uvsdk_server.store import ledger
+from uvsdk_server.store import evaluations, ledger
 
 router = APIRouter(tags=["operations"])
 
@@ -88,7 +88,8 @@ class TrainingAnswer(BaseModel):
     """What is being trained and how far it has come.
 
     ``mean_offdiagonal_cosine`` is near 1 when all class vectors have fallen onto one point, ``null`` where there are
-    none. ``report`` is what the algorithm says of this training, e.g. that its users' secrets are none.
+    none. ``report`` is what the algorithm says of this training, e.g. that its users' secrets are none. ``evaluators``
+    counts the users who only evaluate, and ``stopped`` says why training rests although rounds are left.
     """
 
     algorithm: str
@@ -96,6 +97,8 @@ class TrainingAnswer(BaseModel):
     committed_rounds: int
     rounds: int
     users: int
+    evaluators: int
+    stopped: str | None
     verifies_on_server: bool
     mean_offdiagonal_cosine: float | None
     report: dict[str, str | int | float | bool | None]
@@ -108,6 +111,7 @@ async def get_training(served: Served) -> TrainingAnswer:
     cosine = training.mean_offdiagonal_cosine()
     async with served.database.read() as connection:
         row = await ledger.deployment_row(connection)
+        devices = await evaluations.respondents(connection)
     assert row is not None
     return TrainingAnswer(
         algorithm=training.config.algorithm,
@@ -115,6 +119,8 @@ async def get_training(served: Served) -> TrainingAnswer:
         committed_rounds=row.committed_rounds,
         rounds=training.config.rounds,
         users=len(training.method.server.users(training.state)),
+        evaluators=len({item.user for item in devices if item.evaluates}),
+        stopped=row.stopped,
         verifies_on_server=training.method.server.verifies_on_server,
         mean_offdiagonal_cosine=cosine if math.isfinite(cosine) else None,
         report=training.report(),
