@@ -276,6 +276,13 @@ def test_a_threshold_from_few_people_lies_higher() -> None:
     assert low < 0.0228 < high
 
 
+def test_more_people_do_not_make_a_normal_law_more_normal() -> None:
+    """Replicates that agree leave the error of the law's shape: 0.06 * 2 deviations at a score two above the mean."""
+    law = ScoreLaw(0.0, 1.0)
+    low, high = Tail(0.2, 0.1, 500, 500, 0.01, np.array([[0.2, 0.1]] * 10)).interval(0.4)
+    assert (low, high) == pytest.approx((law.fmr_at(2 + 1.96 * 0.12), law.fmr_at(2 - 1.96 * 0.12)))
+
+
 def test_the_threshold_keeps_the_rate_on_average_over_what_is_not_known() -> None:
     """E Phi(-(z' + e N)) is the asked rate."""
     rng = np.random.default_rng(4)

@@ -51,7 +51,7 @@ class Person:
     """One person's part, with what only the measurement sees.
 
     Args:
-        report: packed, as a device would send it; empty of a person with too few samples to enrol.
+        report: what a device sends, packed, unpacked and checked; ``None`` of a person with too few samples to enrol.
         template: float64 (d,).
         rows: float32 (n, d), all samples: probes of a stranger.
         genuine: float64 (m,), scores of the person's own samples of recordings that did not enrol.
@@ -59,7 +59,7 @@ class Person:
         probes: of every sample.
     """
 
-    report: bytes
+    report: ModelReport | None
     template: Floats
     rows: NDArray[np.float32]
     genuine: Floats
@@ -115,7 +115,7 @@ def measured(seen: Embedded, bundle: Bundle) -> list[Row]:
     # Those of whom there are too few samples to enrol are strangers in every draw.
     order = sorted(range(seen.people), key=lambda index: (seen.person == index).sum() < SAMPLES)
     people = [_person(seen, index, bundle) for index in order]
-    able = sum(len(person.report) > 0 for person in people)
+    able = sum(person.report is not None for person in people)
     card = bundle.calibration
     assert card is not None
     ratios = _card_ratios(people[:able], people, card)
@@ -138,7 +138,7 @@ def _person(seen: Embedded, index: int, bundle: Bundle) -> Person:
     reader = modality.get(bundle.manifest.modality)
     measured = tuple(_conditions(seen, place, reader) for place in own)
     if len(own) < SAMPLES:
-        return Person(b"", np.zeros(0), seen.rows[own], np.zeros(0), {}, measured)
+        return Person(None, np.zeros(0), seen.rows[own], np.zeros(0), {}, measured)
     order = np.random.default_rng(index).permutation(own)
     enrolled, others = order[:SAMPLES], order[SAMPLES:]
     fresh = [place for place in others if seen.recording[place] not in seen.recording[enrolled]]
@@ -154,7 +154,7 @@ def _person(seen: Embedded, index: int, bundle: Bundle) -> Person:
     )
     template = unit(rows.mean(axis=0, dtype=np.float64))
     return Person(
-        pack(EvaluationReport(1, report, (), SAMPLES)),
+        _sent(report, bundle),
         template,
         seen.rows[own],
         seen.rows[fresh].astype(np.float64) @ template,
@@ -236,21 +236,22 @@ def _row(name: str, devices: int, strangers: int, asked: float, values: Floats, 
 
 def _calibrated(people: list[Person], rng: np.random.Generator, version: str) -> Calibration:
     """What the server makes of the reports of these people."""
-    nobody = np.zeros((0, len(people[0].template)), np.float32)
-    task = EvaluationTask(1, version, version, "moments", True, nobody, nobody)
     groups = rng.integers(0, GROUPS, len(people)).tolist()  # production: by a keyed hash of the hashed id
-    sums = ModelSums.of(
-        ((group, _opened(person, task)) for group, person in zip(groups, people, strict=True)),
-        model_version=version,
-        impostors="moments",
-    )
+    reports = [
+        (group, person.report) for group, person in zip(groups, people, strict=True) if person.report is not None
+    ]
+    sums = ModelSums.of(reports, model_version=version, impostors="moments")
     return calibrate(sums, source="a simulated deployment", now=1.0)
 
 
-def _opened(person: Person, task: EvaluationTask) -> ModelReport:
-    report = unpack(EvaluationReport, person.report)
-    check(report, task, dimension=len(person.template), cells=len(report.candidate.genuine) - 1)
-    return report.candidate
+def _sent(report: ModelReport, bundle: Bundle) -> ModelReport:
+    """The report after its way from a device to the server."""
+    dimension = bundle.manifest.dimension
+    nobody = np.zeros((0, dimension), np.float32)
+    task = EvaluationTask(1, bundle.version, bundle.version, "moments", True, nobody, nobody)
+    arrived = unpack(EvaluationReport, pack(EvaluationReport(1, report, (), SAMPLES)))
+    check(arrived, task, dimension=dimension, cells=len(report.genuine) - 1)
+    return arrived.candidate
 
 
 def _card_ratios(enrolled: list[Person], everybody: list[Person], card: Calibration) -> list[list[Floats]]:
