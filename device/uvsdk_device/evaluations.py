@@ -14,6 +14,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
+from uvsdk import modality
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError, SealError, UnapprovedConfigError, UpdateRejectedError, WireError
@@ -25,6 +26,8 @@ from uvsdk.records.codec import pack, unpack
 from uvsdk.release.acceptance import objection
 from uvsdk.release.cohort import check_rows
 from uvsdk.release.report import EvaluationReport, EvaluationTask, Impostors, ModelReport, report_on
+from uvsdk.scoring.cells import cells_of_enrolment, names
+from uvsdk.scoring.conditions import UNKNOWN, Conditions
 from uvsdk_device.connection import Object
 from uvsdk_device.deployment import key_bytes, number, signature_bytes, text, validity_of
 from uvsdk_device.membership import Membership
@@ -145,6 +148,7 @@ def answer(
     features: Sequence[Array],
     candidate: Bundle,
     released: Bundle,
+    conditions: Conditions = UNKNOWN,
     fmr: float | None = None,
     trained: Array | None = None,
 ) -> Answer:
@@ -156,6 +160,7 @@ def answer(
         features: what the store kept of the enrolment.
         candidate: the model under evaluation.
         released: what verifies now; the same where only that is evaluated.
+        conditions: of the enrolment, as its template tells them.
         fmr: the owner's false match rate, for the acceptance test; ``None`` for the model's default.
         trained: float32 (d,), unit, what an algorithm trained the owner towards
             (:data:`uvsdk.federation.strategy.TEMPLATE`), which is verified against in place of the mean.
@@ -165,13 +170,15 @@ def answer(
     """
     start = time.perf_counter()
     rows = _rows(features, candidate)
-    of_candidate = _report(rows, task, impostors, candidate.version, task.cohort, trained)
+    divisions = modality.get(candidate.manifest.modality).cells
+    own = _Own(trained, len(names(divisions)), cells_of_enrolment(conditions, len(features), divisions))
+    of_candidate = _report(rows, task, impostors, candidate.version, task.cohort, own)
     accepts = NOT_TRIED
     if candidate.calibration is not None:
         accepts = DECLINES if objection(rows, task.cohort, candidate.calibration, fmr=fmr) else ACCEPTS
     others: tuple[ModelReport, ...] = ()
     if task.released != task.candidate:
-        others = (_report(_rows(features, released), task, impostors, released.version, task.released_cohort, trained),)
+        others = (_report(_rows(features, released), task, impostors, released.version, task.released_cohort, own),)
     report = EvaluationReport(task.evaluation_id, of_candidate, others, len(features), accepts)
     return Answer(report, time.perf_counter() - start)
 
@@ -183,25 +190,32 @@ def _rows(features: Sequence[Array], bundle: Bundle) -> Float32:
     return rows
 
 
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What is the same under either model: what the owner was trained towards, how many cells of conditions there are,
+    and in which the enrolment lies."""
+
+    trained: Array | None
+    cells: int
+    cells_of: tuple[int, ...]
+
+
 def _report(
-    rows: Float32,
-    task: EvaluationTask,
-    impostors: Impostors,
-    version: str,
-    strangers: Float32,
-    trained: Array | None,
+    rows: Float32, task: EvaluationTask, impostors: Impostors, version: str, strangers: Float32, own: _Own
 ) -> ModelReport:
     template = None
     if impostors == "cohort":
         _check_cohort(strangers, rows.shape[1])
-        if trained is not None and trained.shape == rows.shape[1:]:
-            template = trained.astype(np.float64)
+        if own.trained is not None and own.trained.shape == rows.shape[1:]:
+            template = own.trained.astype(np.float64)
     return report_on(
         rows,
         model_version=version,
         impostors=impostors,
         evaluates=task.evaluates,
         strangers=strangers,
+        cells=own.cells,
+        cells_of=[own.cells_of] * len(rows),
         template=template,
     )
 

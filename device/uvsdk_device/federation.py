@@ -512,6 +512,7 @@ class Federation:
                     features=store.features(member.user_id),
                     candidate=models.of_round(header.candidate),
                     released=released,
+                    conditions=store.template(member.user_id).conditions,
                     fmr=self.fmr,
                     trained=read_memory(store, member.user_id, member.deployment).get(TEMPLATE),
                 )

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from uvsdk import modality
 from uvsdk.errors import BundleError, SealError, UvsdkError, WireError
 from uvsdk.records.codec import unpack
 from uvsdk.release import conclusion
@@ -33,6 +34,7 @@ from uvsdk.release.record import Evaluation, Release
 from uvsdk.release.report import EvaluationReport, ModelReport
 from uvsdk.release.sums import ModelSums
 from uvsdk.rest.problems import Problem
+from uvsdk.scoring.cells import names
 from uvsdk_server import observer, protocol
 from uvsdk_server.aggregation import map_envelope
 from uvsdk_server.board import Notice
@@ -302,7 +304,7 @@ class Evaluations:
         state: EvaluationState = "closed" if found.candidate is not None or found.released is not None else "failed"
         async with self._database.write() as connection:
             number = None if release is None else release.number
-            values = {"outcome": outcome, "release": number, "summary": json.dumps(summary_of(found))}
+            values = {"outcome": outcome, "release": number, "summary": json.dumps(summary_of(found, self._cells()))}
             await store.change(connection, row.evaluation_id, state, **values)
             stop = await self._stops(connection)
             if stop:
@@ -363,6 +365,9 @@ class Evaluations:
                     yield report, unpack(EvaluationReport, b"".join(envelope.open(private_key)))
             except (SealError, WireError):
                 self._log.error("a report no longer opens and is left out", evaluation=row.evaluation_id)
+
+    def _cells(self) -> tuple[str, ...]:
+        return names(modality.get(self._training.config.modality).cells)
 
     async def _apply(self, row: EvaluationRow, found: Conclusion) -> tuple[Release | None, str]:
         """Release the candidate, or calibrate what is released anew, as the policy has it; what came of it."""
@@ -445,8 +450,13 @@ def _source(row: EvaluationRow, people: int) -> str:
     return f"{kinds[row.impostors]} of {people} people of this deployment, evaluation {row.evaluation_id}"
 
 
-def summary_of(found: Conclusion) -> dict[str, Any]:
-    """What an evaluation found, for people and programs; a number that is not known is ``None``."""
+def summary_of(found: Conclusion, cells: Sequence[str]) -> dict[str, Any]:
+    """What an evaluation found, for people and programs; a number that is not known is ``None``.
+
+    Args:
+        found: by the evaluation.
+        cells: names of the cells of conditions; those that nobody told of are left out.
+    """
     return {
         "passes": found.passes,
         "reasons": list(found.reasons),
@@ -455,7 +465,13 @@ def summary_of(found: Conclusion) -> dict[str, Any]:
         "mean_offdiagonal_cosine": _finite(found.collapse),
         "candidate": None if found.candidate is None else asdict(found.candidate.evaluation),
         "released": None if found.released is None else asdict(found.released.evaluation),
+        "cells": {} if found.candidate is None else _told_of(found.candidate, cells),
     }
+
+
+def _told_of(finding: Finding, cells: Sequence[str]) -> dict[str, dict[str, float]]:
+    pairs = zip(cells, finding.cells, strict=True)
+    return {name: {"fnmr": rate, "people": people} for name, (rate, people) in pairs if people}
 
 
 def measured_of(row: EvaluationRow) -> Evaluation | None:

@@ -12,12 +12,14 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from uvsdk import modality
 from uvsdk.errors import UvsdkError
 from uvsdk.privacy.sealing import Envelope
 from uvsdk.records.codec import unpack
 from uvsdk.release import report
 from uvsdk.release.report import EvaluationReport, EvaluationTask
 from uvsdk.rest.problems import Problem
+from uvsdk.scoring.cells import names
 from uvsdk_server import envelopes, observer, problems, protocol
 from uvsdk_server.cohorts import Cohorts
 from uvsdk_server.monitoring import Metrics
@@ -30,9 +32,6 @@ from uvsdk_server.store.rows import EvaluationRow, ReportRow, Respondent
 _AT_ONCE = 4
 """Reports that are opened and checked at once."""
 
-CELLS = 0
-"""Cells of conditions in a report."""
-
 
 class Reports:
     """Tasks of evaluations, and what comes back."""
@@ -43,6 +42,7 @@ class Reports:
         self._database = rounds.database
         self._metrics = metrics
         self._dimension = dimension
+        self._cells = len(names(modality.get(rounds.training.config.modality).cells))
         self._checking = asyncio.Semaphore(_AT_ONCE)
         self._devices: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -135,7 +135,7 @@ class Reports:
         if private_key is None:
             raise Problem("evaluation-closed", "the key of that evaluation was destroyed after it closed")
         found = unpack(EvaluationReport, b"".join(envelope.open(private_key)))
-        report.check(found, task, dimension=self._dimension, cells=CELLS)
+        report.check(found, task, dimension=self._dimension, cells=self._cells)
 
     async def _keep(self, new: ReportRow, body: bytes) -> bool:
         blobs = self._rounds.blobs

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from tests.integration import harness
 from tests.integration.harness import CONFIG, DIMENSION, RunningServer, SyntheticDevice
+from uvsdk import modality
 from uvsdk.arrays import Float32
 from uvsdk.federation import roles
 from uvsdk.federation.messages import EvaluationHeader
@@ -20,6 +21,7 @@ from uvsdk.federation.statements import Validity, verify_statement
 from uvsdk.privacy.sealing import Binding, Envelope, new_nonce, seal
 from uvsdk.records.codec import pack, unpack
 from uvsdk.release.report import EvaluationReport, EvaluationTask, ModelReport, report_on
+from uvsdk.scoring.cells import names
 
 TRAINERS, EVALUATORS = 8, 12
 SCATTER = 0.04
@@ -56,6 +58,8 @@ class Answers:
             impostors=task.impostors,  # type: ignore[arg-type]
             evaluates=task.evaluates,
             strangers=strangers,
+            cells=len(names(modality.get(CONFIG.modality).cells)),
+            cells_of=[(0,)] * len(self.rows(device, version)),
         )
 
 

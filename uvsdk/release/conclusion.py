@@ -35,10 +35,15 @@ _CONFIDENCE: Final = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One model's part of an evaluation: what would be released with it, and the numbers that go into the record."""
+    """One model's part of an evaluation: what would be released with it, and the numbers that go into the record.
+
+    ``cells`` is the false non-match rate of each cell of conditions (:func:`uvsdk.scoring.cells.names`) with how many
+    people told of it; the rate is NaN where nobody did.
+    """
 
     calibration: Calibration = field(repr=False)
     evaluation: Evaluation
+    cells: tuple[tuple[float, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,8 @@ def unusable(finding: Finding) -> str:
 def _finding(measured: Measured | None, sums: ModelSums, evaluation_id: int, now: float) -> Finding | None:
     if measured is None:
         return None
-    return Finding(measured.calibration, recorded(measured, sums, evaluation_id, now=now))
+    cells = tuple(zip(measured.cells.tolist(), measured.cell_people.tolist(), strict=True))
+    return Finding(measured.calibration, recorded(measured, sums, evaluation_id, now=now), cells)
 
 
 def _tried(

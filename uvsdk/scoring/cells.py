@@ -56,3 +56,19 @@ def cells_of(measured: Mapping[str, float], divisions: Sequence[Division]) -> tu
             found.append(start + sum(size >= bound for bound in division.bounds))
         start += len(division.bounds) + 1
     return tuple(found)
+
+
+def cells_of_enrolment(together: Mapping[str, float], samples: int, divisions: Sequence[Division]) -> tuple[int, ...]:
+    """The cells of an enrolment as a whole, by the average of its samples: a device keeps no more.
+
+    Args:
+        together: of :func:`uvsdk.scoring.conditions.together`, where seconds are summed.
+        samples: of the enrolment.
+        divisions: of the modality.
+
+    >>> divisions = [Division("speech_s", (2.0,)), Division("snr_db", (15.0,))]
+    >>> cells_of_enrolment({"speech_s": 9.0, "snr_db": 12.0}, 6, divisions)
+    (0, 2)
+    """
+    averages = {name: value / max(samples, 1) if name.endswith("_s") else value for name, value in together.items()}
+    return cells_of(averages, divisions)
