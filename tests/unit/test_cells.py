@@ -7,11 +7,13 @@ import pytest
 
 from uvsdk import modality
 from uvsdk.release import grid
+from uvsdk.release.conclusion import conclude
 from uvsdk.release.measurement import measure
 from uvsdk.release.report import report_on
 from uvsdk.release.sums import ModelSums
 from uvsdk.scoring.cells import Division, cells_of, names
 from uvsdk.scoring.moments import unit
+from uvsdk_server.evaluating import summary_of
 
 
 def test_every_sample_lies_in_one_cell_of_each_division_that_was_measured() -> None:
@@ -63,3 +65,25 @@ def test_a_measurement_tells_the_rate_of_each_cell() -> None:
     assert np.isnan(found.cells[2])
     assert found.cell_people.tolist() == [12, 12, 0]
     assert reports[0][1].genuine[1].sum() == grid.SHARE
+
+
+def test_an_evaluation_shows_the_cells_that_somebody_told_of() -> None:
+    rng = np.random.default_rng(4)
+    reports = []
+    for person in range(12):
+        rows = unit(3 * rng.normal(size=24) + rng.normal(size=(6, 24))).astype(np.float32)
+        report = report_on(
+            rows,
+            model_version="m",
+            impostors="moments",
+            evaluates=True,
+            strangers=np.zeros((0, 24), np.float32),
+            cells=2,
+            cells_of=[(1,)] * 6,
+        )
+        reports.append((person, report))
+    sums = ModelSums.of(reports, model_version="m", impostors="moments")
+    found = conclude(sums, sums, evaluation_id=1, collapse=float("nan"), source="an example", now=1.0)
+    shown = summary_of(found, ("speech_s below 2", "speech_s from 2"))["cells"]
+    assert list(shown) == ["speech_s from 2"]
+    assert shown["speech_s from 2"] == {"fnmr": found.candidate.evaluation.fnmr, "people": 12}  # type: ignore[union-attr]
