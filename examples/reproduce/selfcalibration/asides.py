@@ -1,6 +1,7 @@
 """Subtracting the domain's mean, and strangers of the owner's sex.
 
-``python -m examples.reproduce.selfcalibration.asides`` takes the bundles and ``--cache`` as :mod:`examples.reproduce.selfcalibration.run` does. Medians over 20 draws.
+``python -m examples.reproduce.selfcalibration.asides`` takes the bundles and ``--cache`` as ``run`` beside it does.
+Medians over 20 draws.
 """
 
 from __future__ import annotations
