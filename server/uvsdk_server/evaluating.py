@@ -450,7 +450,7 @@ def _source(row: EvaluationRow, people: int) -> str:
     return f"{kinds[row.impostors]} of {people} people of this deployment, evaluation {row.evaluation_id}"
 
 
-def summary_of(found: Conclusion, cells: Sequence[str]) -> dict[str, Any]:
+def summary_of(found: Conclusion, cells: Sequence[str] = ()) -> dict[str, Any]:
     """What an evaluation found, for people and programs; a number that is not known is ``None``.
 
     Args:
