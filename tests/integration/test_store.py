@@ -109,6 +109,31 @@ def test_failures_that_were_counted_before_there_were_windows_fill_them(url: str
     asyncio.run(check())
 
 
+def test_a_template_of_before_releases_moves_over(url: str) -> None:
+    """As it is sealed, under the model it is of; whoever had left none has none."""
+
+    async def check() -> None:
+        database = Database(url)
+        async with database.engine.connect() as connection:
+            await connection.run_sync(partial(upgrade, "0010"))
+            for user, sealed, version in (("a" * 64, b"sealed", "v" * 64), ("b" * 64, None, None)):
+                await connection.execute(
+                    text(
+                        'INSERT INTO users ("user", created, admitted, template_sealed, template_version) '
+                        "VALUES (:user, 7, true, :sealed, :version)"
+                    ),
+                    {"user": user, "sealed": sealed, "version": version},
+                )
+            await connection.commit()
+        await database.close()
+        async with migrated(url) as database, database.read() as connection:
+            moved = await rows.every(connection, rows.TemplateRow, select(schema.templates))
+            assert moved == [rows.TemplateRow("a" * 64, "v" * 64, "", b"sealed", 7.0)]
+            assert len((await connection.execute(select(schema.users))).all()) == 2
+
+    asyncio.run(check())
+
+
 def test_what_an_older_version_wrote_of_tokens_and_devices(url: str) -> None:
     """Operators' tokens expire from now on, and devices stay what they were."""
 
