@@ -79,6 +79,7 @@ def test_the_people_of_the_calibration_are_strangers_too() -> None:
     assert shares(OWN, NOBODY, calibration, limit).expected == pytest.approx(0.327, abs=1e-3)
     found = objection(OWN, NOBODY, calibration, fmr=0.01)
     assert found == "33% of the people it was calibrated on would be accepted as the owner"
+    assert objection(OWN, NOBODY, calibration, fmr=0.01, former=Shares(expected=0.4)) == ""
     assert objection(rows(NORTH, NORTH), NOBODY, calibration, fmr=0.01) == ""
 
 

@@ -103,7 +103,11 @@ def objection(
     for share, most, what in (
         (now.strangers, max(MOST_STRANGERS, least.strangers), "of other people are accepted as the owner"),
         (now.noise, max(MOST_NOISE, least.noise), "of noise is accepted as the owner"),
-        (now.expected, MOST_STRANGERS, "of the people it was calibrated on would be accepted as the owner"),
+        (
+            now.expected,
+            max(MOST_STRANGERS, least.expected),
+            "of the people it was calibrated on would be accepted as the owner",
+        ),
     ):
         if share > most:
             return f"{share:.0%} {what}"
