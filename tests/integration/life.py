@@ -151,7 +151,7 @@ class Life:
             )
 
     def decisions(self, probe: Path, *ways: str) -> list[Decided]:
-        """Ask of the first person in every way, or those named: ``device``, ``agent``, ``rest``."""
+        """Ask of the first person in every way, or those named: ``device``, ``agent``, ``rest``, ``pinned``."""
         return [getattr(self, f"_by_{way}")(probe) for way in ways or ("device", "agent", "rest")]
 
     def check(self, moment: str, *ways: str, impostor: Path | None = None) -> list[Decided]:
@@ -172,23 +172,28 @@ class Life:
             run("lockouts", "--data", "server-data", "reset", whose, subject)
 
     def _by_device(self, probe: Path) -> Decided:
+        """By the release that the store has adopted."""
+        return self._by_store("device", probe)
+
+    def _by_pinned(self, probe: Path) -> Decided:
+        """By the bundle that the person was enrolled with, whatever was released."""
+        return self._by_store("pinned", probe, "--model", "voice.uvb")
+
+    def _by_store(self, way: str, probe: Path, *options: str) -> Decided:
         name = self.people[0].name
-        store = ["--store", f"{name}-store"]
-        status, printed = run("verify", name, str(probe), "--model", "voice.uvb", *store, "--json")
-        assert status in (0, 3), printed
-        return Decided("device", status == 0, json.loads(printed))
+        status, printed = run("verify", name, str(probe), "--store", f"{name}-store", "--json", *options)
+        assert status in (0, 3), f"{way}: {printed}"
+        return Decided(way, status == 0, json.loads(printed))
 
     def _by_agent(self, probe: Path) -> Decided:
+        name = self.people[0].name
         if self.agent is None:
-            name = self.people[0].name
-            store = ["--store", f"{name}-store"]
-            words = ["agent", "--model", "voice.uvb", "--port", "0", "--scores"]
-            process = self._start("agent", *words, *store, ready="listening on ")
-            address = re.findall("listening on (http://[^,]+)", self.log("agent"))
-            token = Path(f"{name}-store", "agent-token").read_text()
-            self.agent = process, address[-1], token
+            words = ["agent", "--store", f"{name}-store", "--port", "0", "--scores"]
+            process = self._start("agent", *words, ready="listening on ")
+            (address,) = re.findall("listening on (http://[^,]+)", self.log("agent"))
+            self.agent = process, address, Path(f"{name}-store", "agent-token").read_text()
         _, url, token = self.agent
-        return self._asked("agent", url, token, self.people[0].name, probe)
+        return self._asked("agent", url, token, name, probe)
 
     def _by_rest(self, probe: Path) -> Decided:
         name = self.people[0].name

@@ -13,12 +13,16 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
 
 from tests import real_data
 from tests.integration import life
 from tests.integration.harness import eventually
-from tests.integration.life import Life, Person
+from tests.integration.life import Decided, Life, Person
+from uvsdk.bundle import shipped
 from uvsdk.errors import WeightsError
 from uvsdk.training import weights
 
@@ -42,6 +46,25 @@ def voices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Life]:
     (training,) = re.findall(r"```json\n(.*?)```", OPERATIONS.read_text(encoding="utf-8"), re.DOTALL)
     with begun(tmp_path, monkeypatch, people, spoken[3][7], training) as lived:
         life.said("export", "ge2e", "-o", "voice.uvb")
+        yield lived
+
+
+@pytest.fixture
+def hands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Life]:
+    """Three digits as three people, with the shipped bundle; the folder ``people`` has ten, eight pages of each."""
+    pytest.importorskip("torch", reason="training needs the train extra")
+    digits = load_digits()
+    pages: dict[int, list[Path]] = {}
+    for digit in range(10):
+        folder = tmp_path / "people" / str(digit)
+        folder.mkdir(parents=True)
+        pages[digit] = [folder / f"{place}.png" for place in range(8)]
+        for path, page in zip(pages[digit], digits.images[digits.target == digit], strict=False):
+            Image.fromarray((255 - page / 16 * 255).astype(np.uint8)).save(path)
+    people = [Person(name, pages[digit][:5], pages[digit][6]) for name, digit in zip(NAMES, (3, 5, 8), strict=True)]
+    training = {"deployment": "hands", "modality": "handwriting", "backbone": "digits-cnn", "algorithm": "fedaws"}
+    with begun(tmp_path, monkeypatch, people, pages[7][6], json.dumps({**training, "rounds": 2})) as lived:
+        shipped("digits").save("voice.uvb")
         yield lived
 
 
@@ -81,4 +104,53 @@ def test_no_round_breaks_a_verification(voices: Life) -> None:
         voices.participate(ada, "--max-rounds", "1")
         eventually(lambda number=number: voices.rounds("committed") == number)  # type: ignore[misc]
         voices.check(f"after round {number}", impostor=bea.probe)
+        voices.check(f"after round {number}", "pinned")
         voices.forgive()
+
+
+def test_a_promoted_candidate_and_a_roll_back(hands: Life) -> None:
+    """What an operator releases is right everywhere, before devices have it and after; what comes back is as it was."""
+    ada = hands.people[0]
+    hands.serve()
+    for person in hands.people:
+        hands.enrol(person)
+    for number in (1, 2):
+        for person in hands.people:
+            hands.participate(person, "--max-rounds", "1")
+        eventually(lambda number=number: hands.rounds("committed") == number)  # type: ignore[misc]
+    founding = hands.released()
+    assert (founding["number"], founding["cause"]) == (1, "founding")
+    first = hands.check("after training")
+
+    # Three people are too few to measure the candidate by; their operator measures it on others.
+    status, printed = life.run("releases", "--data", "server-data", "promote", "candidate")
+    assert (status, "no impostor scores" in printed) == (1, True), printed
+    life.said("releases", "--data", "server-data", "policy", "manual")
+    hands.calibrate_candidate()
+    assert hands.released()["number"] == 1
+    assert "release 2 verifies" in life.said("releases", "--data", "server-data", "promote", "candidate")
+    hands.check("released, no device has it")
+    hands.participate(ada, "--once")
+    second = hands.check("adopted")
+    promoted = hands.released()
+    assert {decided.document["model_version"] for decided in second} == {promoted["model_version"]}
+    assert promoted["model_version"] != founding["model_version"]
+
+    hands.kill_server()
+    hands.check("while there is no server", "device", "agent")
+    assert life.run("store", "--refresh", ada.name, *hands.member(ada))[0] == 1
+    hands.check("after a device has looked for it", "device", "agent")
+    hands.serve()
+    assert hands.check("the server was killed", "rest") == [decided for decided in second if decided.way == "rest"]
+    hands.forgive()
+
+    assert "release 3 verifies" in life.said("releases", "--data", "server-data", "roll-back")
+    hands.check("rolled back, no device knows of it")
+    hands.participate(ada, "--once")
+    assert [as_decided(item) for item in hands.check("rolled back")] == [as_decided(item) for item in first]
+
+
+def as_decided(decided: Decided) -> tuple[str, bool, dict[str, object]]:
+    """A decision without what differs from one time to the next: how long it took, and the number of the release."""
+    document = {name: value for name, value in decided.document.items() if name != "timings_s"}
+    return decided.way, decided.accepted, document
