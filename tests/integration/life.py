@@ -226,7 +226,7 @@ class Life:
             command = [sys.executable, "-m", "uvsdk", *words]
             process = subprocess.Popen(command, stdout=log, stderr=log, text=True, env=ENVIRONMENT)
         if ready:
-            eventually(lambda: self.log(name).count(ready) > seen or process.poll() is not None)
+            eventually(lambda: self.log(name).count(ready) > seen or process.poll() is not None, timeout_s=180)
             assert process.poll() is None, self.log(name)
         return process
 

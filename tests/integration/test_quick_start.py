@@ -55,7 +55,7 @@ def quick_start(folder: Path, training: str) -> tuple[str, list[bool]]:
             env=environment,
         )
     try:
-        eventually(lambda: "operator token" in log.read_text() or server.poll() is not None)
+        eventually(lambda: "operator token" in log.read_text() or server.poll() is not None, timeout_s=180)
         assert server.poll() is None, log.read_text()
         typed = ["bash", "-euo", "pipefail", "-c", "".join(second)]
         done = subprocess.run(typed, capture_output=True, text=True, cwd=folder, env=environment, timeout=300)
