@@ -1,7 +1,7 @@
 """Whether any run of a recipe ends worse than it began: five seeds, another order of additions, half the cohort gone.
 
-``python -m examples.reproduce.recipes.run [--only RECIPE ...] [--algorithm NAME ...] [--seeds N]``: a run whose rows are
-there is not made again.
+``python -m examples.reproduce.recipes.run [--only RECIPE ...] [--algorithm NAME ...] [--seeds N]``: a run whose rows
+are there is not made again.
 """
 
 from __future__ import annotations
