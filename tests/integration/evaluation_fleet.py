@@ -117,7 +117,7 @@ class Fleet:
                 self.errors.append(error)
 
         chosen = range(self.count) if people is None else people
-        threads = [threading.Thread(target=run, args=(person,)) for person in chosen]
+        threads = [threading.Thread(target=run, args=(person,), name=f"person {person}") for person in chosen]
         for thread in threads:
             thread.start()
             time.sleep(0.01)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.builders import page
 from tests.integration import evaluation_fleet, harness
 from tests.integration import synthetic_evaluators as synthetic
 from tests.integration.evaluation_fleet import PEOPLE, Fleet, Towards, seeing
 from tests.integration.harness import KillableServer, RunningServer, SyntheticDevice, kind
+from tests.integration.numpy_devices import FixedTrainer
 from tests.integration.synthetic_evaluators import SCATTER, Answers
 from uvsdk.bundle import shipped
+from uvsdk.errors import ServerUnreachableError
 from uvsdk.release.report import EvaluationReport
+from uvsdk_device.connection import Connection
 from uvsdk_server import observer
 
 
@@ -274,18 +279,23 @@ def test_real_devices_answer_also_after_they_were_away(tmp_path: Path) -> None:
         assert server.ask("GET", "/v1/models/current").json()["model_version"] == last["candidate"]
 
 
+def cohort_file(folder: Path) -> Path:
+    """Twenty hands of five pages each, as `uvsdk cohort make` writes them."""
+    for person in range(200, 220):
+        pages = folder / "people" / str(person)
+        pages.mkdir(parents=True)
+        for number, sign in enumerate(evaluation_fleet.signs(person)):
+            (pages / f"{number}.png").write_bytes(page(sign))
+    shipped().save(folder / "start.uvb")
+    file = folder / "cohort.uvc"
+    made = ["make", str(folder / "people"), "-m", str(folder / "start.uvb"), "-o", str(file), "--source", "nobody"]
+    assert harness.command("cohort", *made) == 0
+    return file
+
+
 def test_three_people_are_calibrated_against_the_operators_cohort(tmp_path: Path) -> None:
     """Nobody only evaluates: what verifies is calibrated, the candidate stays, and the reasons say what is missing."""
-    people = tmp_path / "people"
-    for person in range(200, 220):
-        folder = people / str(person)
-        folder.mkdir(parents=True)
-        for number, sign in enumerate(evaluation_fleet.signs(person)):
-            (folder / f"{number}.png").write_bytes(page(sign))
-    file = tmp_path / "cohort.uvc"
-    shipped().save(tmp_path / "start.uvb")
-    made = ["make", str(people), "-m", str(tmp_path / "start.uvb"), "-o", str(file), "--source", "nobody in particular"]
-    assert harness.command("cohort", *made) == 0
+    file = cohort_file(tmp_path)
     config = replace(synthetic.EVALUATED, evaluation="cohort")
     with harness.serving(tmp_path, config=config, settings={"start_after_users": "4"}) as server:
         data = ["--data", str(server.data)]
@@ -305,3 +315,46 @@ def test_three_people_are_calibrated_against_the_operators_cohort(tmp_path: Path
         assert (refused.status_code, kind(refused)) == (409, "evaluation-off")
         assert harness.command("releases", *data, "evaluations") == 0
         assert harness.command("releases", *data, "resume") == 0
+
+
+def test_a_device_that_was_away_sends_its_report_once_and_drops_one_that_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first evaluation person 0's answer is lost, and person 1 is away until it is over."""
+    put, lost, over = Connection.put, list[bytes](), threading.Event()
+
+    def through_a_tunnel(self: Connection, path: str, body: bytes, **more: bytes) -> object:
+        name = threading.current_thread().name
+        if path == "/v1/evaluations/1/report" and name == "person 1" and not over.wait(timeout=0.1):
+            raise ServerUnreachableError("no network")
+        answer = put(self, path, body, **more)
+        if path == "/v1/evaluations/1/report" and name == "person 0":
+            lost.append(body)
+            if len(lost) == 1:
+                raise ServerUnreachableError("the answer was lost")
+        return answer
+
+    config = replace(synthetic.EVALUATED, evaluation="cohort", deadline_s=8.0)
+    with harness.serving(tmp_path, config=config, settings={"start_after_users": "3"}) as server:
+        data = ["--data", str(server.data)]
+        assert harness.command("cohort", *data, "add", str(cohort_file(tmp_path))) == 0
+        server.model = shipped()
+        fleet = Fleet(server, tmp_path, FixedTrainer(), count=3)
+        monkeypatch.setattr(Connection, "put", through_a_tunnel)
+        fleet.join(range(3))
+        threads = threading.Thread(target=fleet.participate, daemon=True)
+        threads.start()
+        harness.eventually(lambda: [item["state"] for item in evaluations(server)][:1] == ["failed"])
+        over.set()
+        first = evaluations(server)[0]
+        assert first["arrived"] == 2
+        assert "200 impostor trials of 2 people" in first["reasons"][0]  # two people against a hundred strangers
+        refused = 'uvsdk_reports_total{outcome="evaluation-closed"} 1.0'
+        harness.eventually(lambda: refused in server.ask("GET", "/metrics").text)
+        assert 'uvsdk_reports_total{outcome="repeated"} 1.0' in server.ask("GET", "/metrics").text
+        assert len(lost) == 2
+        assert lost[0] == lost[1]  # byte for byte, so that the server knows it again
+        threads.join(timeout=60)
+        assert not threads.is_alive()
+        assert {item.state for item in fleet.answers if item.evaluation_id == 2} == {"uploaded"}
+        assert server.candidate()["round_id"] == 1
