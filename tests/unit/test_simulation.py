@@ -400,3 +400,17 @@ def test_freed_memory_stays_with_the_process_where_the_c_library_can_be_told() -
     """glibc is told once, and no number changes by it (the tests above compare stacked devices with a loop)."""
     assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
     assert keep_freed_memory.cache_info().currsize == 1
+
+
+def test_who_only_evaluates_is_in_no_class_and_trains_nothing() -> None:
+    """The model is that of a population without them, to the last bit."""
+    everybody = devices()
+    trainers = {user: rows for user, rows in everybody.items() if user != "device 5"}
+    apart = Simulation(
+        config(), trunk(), Tensors(everybody), Engine(batching="loop"), evaluators=frozenset({"device 5"})
+    )
+    alone = Simulation(config(), trunk(), Tensors(trainers), Engine(batching="loop"))
+    for simulation in (apart, alone):
+        simulation.run()
+    assert apart.theta.tobytes() == alone.theta.tobytes()
+    assert apart.class_matrix()[0] == tuple(sorted(trainers))
