@@ -125,9 +125,8 @@ def train(server: RunningServer, url: str, folder: Path) -> dict[int, tuple[Roun
             make_store(folder, person),
             replace(federation_of(server, tokens[person], backoff=Backoff(0.01, 0.02)), url=url),
         )
-        result = enroll(f"person {person}", pages(person), model=shipped(), store=store, federation=federation)
-        assert result.participation is not None
-        assert result.participation.state in ("joined", "trained"), result.participation.detail
+        # Joined by participate(): who joins last may find the round open at once, and would train in it before.
+        enroll(f"person {person}", pages(person), model=shipped(), store=store)
         federation = replace(federation, server_verification=True)
         reports[person] = federation.participate(f"person {person}", store, max_rounds=1)
 
