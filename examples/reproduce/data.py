@@ -17,18 +17,13 @@ class MissingDataError(SystemExit):
     """The data is not there; the message says where it was looked for."""
 
 
-def folder(variable: str = "UVSDK_DATA") -> Path:
-    """The folder that an environment variable names; without ``UVSDK_DATA``, ``../shared/data`` beside the repository.
-
-    Raises:
-        MissingDataError: there is no such folder.
-    """
-    named = os.environ.get(variable)
-    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
-    path = Path(named) if named else beside if variable == "UVSDK_DATA" else None
-    if path is None or not path.is_dir():
+def folder() -> Path:
+    """``$UVSDK_DATA``, else ``../shared/data`` beside the repository."""
+    named = os.environ.get("UVSDK_DATA")
+    path = Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "data"
+    if not path.is_dir():
         raise MissingDataError(
-            f"no data at {path}; set {variable} to a folder that has it (examples/reproduce/README.md)"
+            f"no data at {path}; set UVSDK_DATA to a folder that has it (examples/reproduce/README.md)"
         )
     return path
 

@@ -92,13 +92,13 @@ def _reworked(recording: Recording | None) -> Callable[[Bundle, int], Observatio
 
 def letters(bundle: Bundle, seed: int) -> Observations:
     """Single letters and syllables in twenty languages, one speaker each."""
-    root = data.folder("UVSDK_KLETTRES")
+    root = data.named("UVSDK_KLETTRES", "/usr/share/klettres")
     return _embedded(_drawn(sorted(root.glob("*/*/*.ogg")), lambda path: path.parts[-3], seed), bundle)
 
 
 def words(bundle: Bundle, seed: int) -> Observations:
     """Three words one after the other, in some twenty languages, one speaker each."""
-    root = data.folder("UVSDK_KTUBERLING")
+    root = data.named("UVSDK_KTUBERLING", "/usr/share/ktuberling/sounds")
     files = [path for path in sorted(root.glob("*/*.*")) if "@" not in path.parent.name]
 
     def samples() -> _Named:
