@@ -38,8 +38,9 @@ KINDS: Final = {
         "under both models, and of those who only evaluate how their samples spread and score against each other; no "
         "recording, no photo, no single embedding of a person with several samples",
         others_learn="the released calibration: of how many people, mean and spread of strangers' scores, and mean and "
-        "leading directions of the embeddings of those who only evaluate. Where these are few (up to some sixty), "
-        "whoever has a recording of somebody can guess from the directions whether they are among them",
+        "leading directions of the embeddings of those who only evaluate. Where these are few, "
+        "whoever has recordings of somebody can tell whether they are among them: with eight people surely, from the "
+        "directions",
     ),
     "cohort": Disclosure(
         evaluates="a histogram of the template's scores against the cohort",
