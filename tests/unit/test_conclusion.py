@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from uvsdk.release.conclusion import Finding, conclude, renews, unusable, worsens
+from uvsdk.release.measurement import calibrate
 from uvsdk.release.record import Evaluation
 from uvsdk.release.report import report_on
 from uvsdk.release.sums import ModelSums
@@ -156,3 +157,21 @@ def test_training_gets_worse_only_where_three_in_a_row_are_beyond_their_interval
 )
 def test_when_an_evaluation_is_due(changes: dict[str, object], history: list[EvaluationRow], cause: str) -> None:
     assert due(replace(NOW, **changes), history) == cause  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("people", "directions"), [(49, None), (50, 1), (100, 2)])
+def test_where_few_people_lie_is_not_told(people: int, directions: int | None) -> None:
+    """Mean and directions of few give away who they are (tests/benchmarks/evaluation/membership.py)."""
+    rng, nobody = np.random.default_rng(people), np.empty((0, 8), np.float32)
+    reports = []
+    for place in range(people):
+        rows = rng.normal(size=8) + 0.3 * rng.normal(size=(3, 8))
+        own = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+        told = report_on(own, model_version="m", impostors="moments", evaluates=True, strangers=nobody)
+        reports.append((place, told))
+    found = calibrate(ModelSums.of(reports, model_version="m", impostors="moments"), source="a test", now=1.0)
+    if directions is None:
+        assert found.domain is None
+    else:
+        assert found.domain is not None
+        assert found.domain.directions.shape == (directions, 8)

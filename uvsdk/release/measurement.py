@@ -20,6 +20,13 @@ from uvsdk.scoring.tail import Tail
 SUPPORTED: Final = ((8, 1e-2), (20, 1e-3), (50, 1e-4))
 """People who only evaluate -> lowest false match rate that their moments support."""
 
+LEAST_PLACED: Final = 50
+"""People who only evaluate, from whom on a calibration tells where their embeddings lie. Mean and directions of few
+give away who they are (tests/benchmarks/evaluation/membership.py)."""
+
+PEOPLE_A_DIRECTION: Final = 50
+"""So many people stand behind each principal direction that is told, at least."""
+
 AROUND: Final = tuple(10.0**-exponent for exponent in range(1, 7))
 """False match rates, under a normal law, at whose thresholds two models are compared beside the one asked for."""
 
@@ -103,7 +110,7 @@ def calibrate(sums: ModelSums, *, source: str, now: float) -> Calibration:
         people=whole.templates,
         measured_unix_s=now,
         tail=tail,
-        domain=Domain.of(whole.strangers),
+        domain=_domain(whole),
     )
 
 
@@ -145,6 +152,13 @@ def measure(sums: ModelSums, *, fmr: float | None, source: str, now: float) -> M
         trials=whole.trials,
         calibration=calibration,
     )
+
+
+def _domain(whole: GroupSums) -> Domain | None:
+    """Where those who only evaluate lie; ``None`` where they are few enough to be told by it."""
+    if whole.people < LEAST_PLACED:
+        return None
+    return Domain.of(whole.strangers, directions=whole.people // PEOPLE_A_DIRECTION)
 
 
 def _laws(sums: ModelSums) -> tuple[ScoreLaw, dict[int, ScoreLaw]]:

@@ -114,8 +114,8 @@ class Domain:
             raise ValueError("the directions of a domain are orthonormal")
 
     @classmethod
-    def of(cls, moments: Moments) -> Self | None:
-        """Of people's sums; ``None`` where all of them lie in one place.
+    def of(cls, moments: Moments, *, directions: int = LEADING) -> Self | None:
+        """Of people's sums; ``None`` where all of them lie in one place. At most so many ``directions`` are kept.
 
         How far others lie follows from the variances, as if embeddings were normal.
         """
@@ -123,7 +123,7 @@ class Domain:
         if not float(np.trace(covariance)) > _NOWHERE:
             return None
         values, vectors = np.linalg.eigh(covariance)
-        kept = min(LEADING, max(moments.people - 1, 1), len(values))
+        kept = min(directions, max(moments.people - 1, 1), len(values))
         order = np.argsort(values)[::-1]
         every = np.maximum(values[order], 0.0)
         return cls(
