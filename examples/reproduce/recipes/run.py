@@ -1,7 +1,8 @@
 """Whether any run of a recipe ends worse than it began: five seeds, another order of additions, half the cohort gone.
 
-``python -m examples.reproduce.recipes.run [--only RECIPE ...] [--algorithm NAME ...] [--seeds N]``: a run whose rows
-are there is not made again.
+``python -m examples.reproduce.recipes.run [--only RECIPE ...] [--algorithm NAME ...] [--seeds N]``
+
+A run whose rows are there is not made again.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from examples.reproduce.partial import corpus
 from examples.reproduce.partial.corpus import Person
 from examples.reproduce.partial.plans import Plan
 from examples.reproduce.partial.run import Model
+from examples.reproduce.recipes.releasing import Releases
 from examples.reproduce.recipes.shuffled import Shuffled
 from examples.reproduce.record import Row, append, has
 from uvsdk.federation import recipes
 from uvsdk.federation.messages import TrainingConfig
-from uvsdk.simulation import Engine, Simulation
+from uvsdk.simulation import Engine, RoundRecord, Simulation
 from uvsdk.training import backbones
 
 HERE = Path(__file__).resolve().parent
@@ -56,7 +58,10 @@ def config_of(task: Task, algorithm: str, seed: int, variant: str) -> TrainingCo
 
 
 def run(task: Task, algorithm: str, seed: int, variant: str, model: Model, people: Mapping[str, Person]) -> list[Row]:
-    """One training from the start: error rates before and after, of those who train and of those who never did."""
+    """One training from the start: error rates before and after, of those who train and of those who never did.
+
+    Those who choose settings in :mod:`examples.reproduce.partial` are the people who only evaluate here.
+    """
     parts = corpus.split(people, task.kind, seed)
     groups = {"seen": parts.train, "unseen": parts.unseen}
     backbones.unflatten(model.module, model.start)
@@ -68,16 +73,27 @@ def run(task: Task, algorithm: str, seed: int, variant: str, model: Model, peopl
         Engine(failure_rate=0.5 if variant == "half gone" else 0.0),
         workers=Shuffled(model.module, _SHUFFLE + seed) if variant == "shuffled" else None,
     )
+    releases = Releases(model, parts.train, parts.validation, seed=seed)
+
+    def evaluated(record: RoundRecord) -> None:
+        every = simulation.config.evaluate_every
+        if record.committed and (simulation.committed % every == 0 or simulation.committed == simulation.config.rounds):
+            releases.consider(simulation.theta, collapse=record.mean_cosine)
+
     started = time.perf_counter()
-    records = simulation.run()
+    records = simulation.run(on_round=evaluated)
     seconds = time.perf_counter() - started
     after = {name: model.scores(group).eer() for name, group in groups.items()}
+    releases.show()
+    released = {name: model.scores(group).eer() for name, group in groups.items()}
     figures = {f"eer_{name}_before": 100 * value for name, value in before.items()}
     figures |= {f"eer_{name}": 100 * value for name, value in after.items()}
+    figures |= {f"eer_{name}_released": 100 * value for name, value in released.items()}
     found = [(metric, value, "percent") for metric, value in figures.items()]
     found += [
         ("loss_first", records[0].loss, "loss"),
         ("loss_last", records[-1].loss, "loss"),
+        ("releases", releases.made, "count"),
         ("simulated", seconds, "seconds"),
     ]
     setting = f"{task.recipe}, {variant}"

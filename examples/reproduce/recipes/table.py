@@ -1,4 +1,4 @@
-"""The table of ``README.md`` from ``results.csv``: worst and mean over seeds, and the runs that ended worse.
+"""The table of ``README.md`` from ``results.csv``: means over seeds, the highest, and how many runs were worse.
 
 ``python -m examples.reproduce.recipes.table``
 """
@@ -11,28 +11,35 @@ from pathlib import Path
 from examples.reproduce.record import Row, read
 
 HERE = Path(__file__).resolve().parent
-HEAD = "| recipe | method | runs | EER seen: before, after (highest) | unseen: before, after (highest) | ended worse |"
+HEAD = (
+    "| recipe | method | runs | seen: start, end (highest), released | unseen: start, end (highest), released "
+    "| ended worse | released worse |"
+)
+_PARTS = ("seen", "unseen")
 
 
 def table(rows: list[Row]) -> str:
-    """One line for each recipe, method and variant; a run ended worse where either error rate rose."""
-    lines = [HEAD, "|---|---|---|---|---|---|"]
+    """Equal error rates in percent: one line for each recipe, variant and method; any rise counts as worse."""
+    lines = [HEAD, "|---|---|---|---|---|---|---|"]
     for setting, method in dict.fromkeys((row.setting, row.method) for row in rows):
         runs: dict[int, dict[str, float]] = {}
         for row in rows:
             if (row.setting, row.method) == (setting, method):
                 runs.setdefault(row.seed, {})[row.metric] = row.value
         cells = [
-            f"{_mean(runs, f'eer_{part}_before'):.1f} %, {_mean(runs, f'eer_{part}'):.1f} % "
-            f"({max(run[f'eer_{part}'] for run in runs.values()):.1f})"
-            for part in ("seen", "unseen")
+            f"{_mean(runs, f'eer_{part}_before'):.1f}, {_mean(runs, f'eer_{part}'):.1f} "
+            f"({max(run[f'eer_{part}'] for run in runs.values()):.1f}), {_mean(runs, f'eer_{part}_released'):.1f}"
+            for part in _PARTS
         ]
-        worse = [
-            sum(run[f"eer_{part}"] > run[f"eer_{part}_before"] for run in runs.values()) for part in ("seen", "unseen")
-        ]
-        told = "none" if not any(worse) else f"{worse[0]} seen, {worse[1]} unseen"
-        lines.append(f"| {setting} | `{method}` | {len(runs)} | {' | '.join(cells)} | {told} |")
+        cells += [_worse(runs, ""), _worse(runs, "_released")]
+        lines.append(f"| {setting} | `{method}` | {len(runs)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _worse(runs: dict[int, dict[str, float]], which: str) -> str:
+    """How many runs have a higher error rate than at the start."""
+    found = [sum(run[f"eer_{part}{which}"] > run[f"eer_{part}_before"] for run in runs.values()) for part in _PARTS]
+    return f"{found[0]} seen, {found[1]} unseen" if any(found) else "none"
 
 
 def _mean(runs: dict[int, dict[str, float]], metric: str) -> float:
