@@ -84,6 +84,31 @@ class Coordination:
         """The newest model."""
         return Bundle.from_bytes(self._get("/v1/models/candidate/bundle").content)
 
+    def released_is_calibrated(self) -> bool:
+        """Whether what verifies has a threshold."""
+        return bool(self._get("/v1/releases/current").json()["calibration"])
+
+    def life(self) -> tuple[str, ...]:
+        """What each evaluation said of its candidate, and every release, a line each, oldest first."""
+        lines = []
+        evaluations = self._get("/v1/evaluations").json()["evaluations"]
+        for row in sorted(evaluations, key=lambda item: int(item["evaluation_id"])):
+            found = row["summary"] or {}
+            rates = [found.get(name) for name in ("released", "candidate")]
+            words = f"evaluation {row['evaluation_id']} ({row['cause']}): {row['outcome']}"
+            if all(rates):
+                before, after = rates
+                words += (
+                    f", FNMR {before['fnmr']:.1%} released and {after['fnmr']:.1%} candidate at FMR {after['fmr']:g}, "
+                    f"threshold {after['threshold']:.3f}, {after['people']} people"
+                )
+            lines.append("; ".join([words, *row["reasons"]]))
+        releases = self._get("/v1/releases").json()
+        for row in sorted(releases["releases"], key=lambda item: int(item["number"])):
+            force = ", in force" if row["number"] == releases["in_force"] else ""
+            lines.append(f"release {row['number']}: the model of round {row['round_id']}, {row['cause']}{force}")
+        return tuple(lines)
+
     def calibrate(self, bundle: Bundle) -> None:
         """Hand the server the impostor scores that its thresholds are read from."""
         assert bundle.calibration is not None

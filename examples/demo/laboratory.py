@@ -48,6 +48,14 @@ class Laboratory:
                 self._features[path] = found
                 yield path
 
+    def enrolment_features(self) -> dict[str, tuple[Array, ...]]:
+        """Everybody's usable enrolment samples, as their modality prepared them."""
+        found: dict[str, tuple[Array, ...]] = {}
+        for person in self._persons:
+            features = (self._features[path] for path in self._usable(tuple(person.enrol)))
+            found[person.name] = tuple(item for item in features if not isinstance(item, SampleError))
+        return found
+
     def outcome(self, bundle: Bundle) -> protocols.ProtocolOutcome:
         """Every probe against everyone's mean template, under ``bundle``."""
         return protocols.enrol_and_verify(self._persons, self._embedder(bundle))

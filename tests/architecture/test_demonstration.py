@@ -65,6 +65,7 @@ def test_a_report_becomes_rows() -> None:
         name: {
             "eer": 0.1,
             "eer_interval": [0.05, 0.2],
+            "eer_of_seeds": [] if name == "before" else [0.12, 0.1, 0.11],
             "fnmr_at_fmr_1e-2": None if name == "before" else 0.25,
             "mean_offdiagonal_cosine": 0.123456,
             "rounds": 24,
@@ -76,7 +77,8 @@ def test_a_report_becomes_rows() -> None:
     }
     checks = [{"what": "a", "outcome": "b", "as_expected": expected} for expected in (True, False, True)]
     rows = publish.rows({"seed": 20, "seconds": 210.0, "rows": methods, "checks": checks}, "people")
-    assert len(rows) == 4 * 5 - 1 + 7
+    assert len(rows) == 4 * 5 - 1 + 3 * 2 + 7
+    assert Row("fixed", "people", 20, "eer_seeds_high", 0.12, "rate") in rows
     assert Row("fedaws", "people", 20, "eer_high_95", 0.2, "rate") in rows
     assert Row("before", "people", 20, "mean_offdiagonal_cosine", 0.1235, "cosine") in rows
     assert Row("all", "people", 20, "checks_as_expected", 2, "count") in rows
