@@ -114,9 +114,11 @@ def check_refusals(run: Run) -> None:
 def test_a_device_enrolled_with_another_model_takes_the_servers(tmp_path: Path) -> None:
     """Who enrolled with a model of which all is trained joins by downloading the head's; the template follows."""
     config = replace(CONFIG, algorithm="fixed", train="head", rounds=1, min_clients=1, local_steps=2)
-    server = RunningServer(
-        tmp_path / "server", config=config, model=model_of("digits-cnn", "head"), settings={"start_after_users": "1"}
-    )
+    model, known = model_of("digits-cnn", "head"), shipped().calibration
+    assert known is not None
+    # The same weights, so the same scores: by a model without thresholds a device that has one would verify nobody.
+    model = model.with_calibration(replace(known, model_version=model.version))
+    server = RunningServer(tmp_path / "server", config=config, model=model, settings={"start_after_users": "1"})
     server.start()
     try:
         person = PERSONS[0]

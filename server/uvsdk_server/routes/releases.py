@@ -14,12 +14,13 @@ from uvsdk.records.codec import unpack
 from uvsdk.release.record import Policy, Release
 from uvsdk_server import problems
 from uvsdk_server.authentication import Served, SignedDevice, operator, reader
+from uvsdk_server.bodies import StrictRoute
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.releases import Candidate
 from uvsdk_server.routes.models import send_file
 from uvsdk_server.store.rows import ReleaseRow
 
-router = APIRouter(tags=["releases"])
+router = APIRouter(tags=["releases"], route_class=StrictRoute)
 
 Number = Annotated[int, Path(ge=1, lt=1 << 31)]
 
