@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from uvsdk.release.conclusion import Finding, conclude, renews, unusable, worsens
-from uvsdk.release.measurement import calibrate
+from uvsdk.release.measurement import MOST_REJECTED, calibrate, measure
 from uvsdk.release.record import Evaluation
 from uvsdk.release.report import report_on
 from uvsdk.release.sums import ModelSums
@@ -175,3 +175,19 @@ def test_where_few_people_lie_is_not_told(people: int, directions: int | None) -
     else:
         assert found.domain is not None
         assert found.domain.directions.shape == (directions, 8)
+
+
+@pytest.mark.parametrize(("scatter", "fmr"), [(0.15, 1e-4), (0.2, 1e-3), (0.25, 1e-2), (0.4, 1e-2)])
+def test_more_people_make_no_model_useless(scatter: float, fmr: float) -> None:
+    """Sixty people support one in ten thousand; it is offered where at most half of the genuine trials are rejected."""
+    measured = measure(sums("a", scatter=scatter, people=60), fmr=None, source="a test", now=1.0)
+    assert (measured.fmr, measured.calibration.default_fmr()) == (fmr, fmr)
+    assert (measured.fnmr <= MOST_REJECTED) == (scatter < 0.4)
+
+
+def test_both_are_compared_at_the_rate_of_the_worse_and_keep_their_own() -> None:
+    better, worse = sums("b", scatter=0.15, people=60), sums("a", scatter=0.25, people=60)
+    found = conclude(better, worse, evaluation_id=1, collapse=0.1, source="a test", now=1.0)
+    assert found.passes
+    assert found.candidate is not None
+    assert (found.candidate.evaluation.fmr, found.candidate.calibration.default_fmr()) == (1e-2, 1e-4)

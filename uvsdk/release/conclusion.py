@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from uvsdk.errors import ThresholdError
 from uvsdk.release.gate import Verdict, judge
-from uvsdk.release.measurement import Measured, measure
+from uvsdk.release.measurement import MOST_REJECTED, Measured, measure
 from uvsdk.release.record import Evaluation
 from uvsdk.release.sums import ModelSums
 from uvsdk.scoring import Calibration
@@ -19,10 +19,6 @@ WORSE_IN_A_ROW: Final = 3
 
 MOST_REFUSALS: Final = 0.2
 """Of the devices that could try a candidate, at most this share may say that they would not switch to it."""
-
-MOST_REJECTED: Final = 0.5
-"""A calibration by which more genuine trials than this are rejected is given to no model, however well it is measured:
-nobody could work with it."""
 
 STALE_S: Final = 90 * 86_400.0
 """Age at which a calibration of this deployment's own people is made anew."""
@@ -99,8 +95,7 @@ def conclude(
     if new is not None and old is not None and not alone:
         # One rate for both, so that neither gains by a laxer one.
         rate = max(new.fmr, old.fmr)
-        new = new if new.fmr == rate else measure(candidate, fmr=rate, source=source, now=now)
-        old = old if old.fmr == rate else measure(released, fmr=rate, source=source, now=now)
+        new, old = _at(rate, new, candidate, source=source, now=now), _at(rate, old, released, source=source, now=now)
     verdict = Verdict(False, (), math.nan, (-math.inf, math.inf))
     if new is not None and old is not None and not alone:
         verdict = judge(new, old, collapse=collapse)
@@ -137,6 +132,13 @@ def _finding(measured: Measured | None, sums: ModelSums, evaluation_id: int, now
         return None
     cells = tuple(zip(measured.cells.tolist(), measured.cell_people.tolist(), strict=True))
     return Finding(measured.calibration, recorded(measured, sums, evaluation_id, now=now), cells)
+
+
+def _at(rate: float, found: Measured, sums: ModelSums, *, source: str, now: float) -> Measured:
+    """The same model at ``rate``; what would be released with it stays."""
+    if found.fmr == rate:
+        return found
+    return replace(measure(sums, fmr=rate, source=source, now=now), calibration=found.calibration)
 
 
 def _tried(

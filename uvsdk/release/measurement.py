@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,9 @@ from uvsdk.scoring.tail import Tail
 
 SUPPORTED: Final = ((8, 1e-2), (20, 1e-3), (50, 1e-4))
 """People who only evaluate -> lowest false match rate that their moments support."""
+
+MOST_REJECTED: Final = 0.5
+"""A false match rate at which more genuine trials than this are rejected is one that nobody could work with."""
 
 LEAST_PLACED: Final = 50
 """People who only evaluate, from whom on a calibration tells where their embeddings lie. Mean and directions of few
@@ -115,16 +118,24 @@ def calibrate(sums: ModelSums, *, source: str, now: float) -> Calibration:
 
 
 def measure(sums: ModelSums, *, fmr: float | None, source: str, now: float) -> Measured:
-    """Error rates at ``fmr``, by default the lowest that the calibration of the sums supports.
+    """Error rates at ``fmr``, by default the lowest that the calibration of the sums supports and by which people are
+    still let in: of the rates of :data:`SUPPORTED` the first at which at most :data:`MOST_REJECTED` of the genuine
+    trials are rejected, else the highest. More people who evaluate then never make a model useless, and a calibration
+    from moments offers no lower rate than that.
 
     Raises:
         ThresholdError: too few people, or trials, for that rate.
     """
     calibration = calibrate(sums, source=source, now=now)
-    rate = calibration.default_fmr() if fmr is None else fmr
-    threshold = calibration.threshold(rate).score
     whole = sums.total
     assert whole is not None  # calibrate() refuses an empty one
+    rate = calibration.default_fmr() if fmr is None else fmr
+    if fmr is None and calibration.tail is not None and whole.told:
+        rates = sorted(each for _, each in SUPPORTED if each >= rate)
+        usable = (each for each in rates if _rejected(whole, calibration, each) <= MOST_REJECTED)
+        rate = next(usable, rates[-1])
+        calibration = replace(calibration, tail=replace(calibration.tail, lowest_fmr=rate))
+    threshold = calibration.threshold(rate).score
     laws = {} if calibration.tail is None else _laws(sums)[1]
     replicates, worst = [], []
     for place, group in enumerate(sums.groups):
@@ -152,6 +163,10 @@ def measure(sums: ModelSums, *, fmr: float | None, source: str, now: float) -> M
         trials=whole.trials,
         calibration=calibration,
     )
+
+
+def _rejected(whole: GroupSums, calibration: Calibration, fmr: float) -> float:
+    return grid.share_below(whole.genuine[0], calibration.threshold(fmr).score)
 
 
 def _domain(whole: GroupSums) -> Domain | None:
