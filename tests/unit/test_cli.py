@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -260,7 +261,9 @@ def test_ctrl_c_is_one_line(place: tuple[Path, int]) -> None:
     os.mkfifo(folder / "pipe")
     arguments = ["enroll", "ana", "p0.png", "--model", "m.uvb", "--store", "unfinished", "--passphrase-file", "pipe"]
     command = [sys.executable, "-m", "uvsdk", *arguments]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder)
+    # Whoever runs tests in the background ignores the signal, and a child would inherit that.
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder, preexec_fn=heeds)
     held = None
     while held is None and process.poll() is None:  # until the other side reads
         with contextlib.suppress(OSError):
