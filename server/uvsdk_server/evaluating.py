@@ -416,12 +416,13 @@ class Evaluations:
 
 
 def _worse(deployment: DeploymentRow, history: Sequence[Evaluation]) -> str:
-    best, last = min(item.fnmr for item in history), history[-1]
+    last = history[-1]
+    best = min((item for item in history if item.fmr <= last.fmr), key=lambda item: item.fnmr)
     return (
         f"{conclusion.WORSE_IN_A_ROW} evaluations in a row were worse than the best: {last.fnmr:.1%} of genuine trials "
-        f"are rejected at a false match rate of {last.fmr:g}, {best:.1%} at best. Training rests after "
-        f"{deployment.committed_rounds} rounds; what verifies stays. Lower the learning rates, or go on all the same "
-        "(POST /v1/training/resume, uvsdk releases resume)"
+        f"are rejected at a false match rate of {last.fmr:g}, {best.fnmr:.1%} at {best.fmr:g} at best. Training "
+        f"rests after {deployment.committed_rounds} rounds; what verifies stays. Lower the "
+        "learning rates, or go on all the same (POST /v1/training/resume, uvsdk releases resume)"
     )
 
 

@@ -136,7 +136,11 @@ def test_training_gets_worse_only_where_three_in_a_row_are_beyond_their_interval
     assert worsens([best, worse, worse, worse])
     assert not worsens([best, worse, worse])
     assert not worsens([best, worse, unsure, worse])
-    assert not worsens([replace(best, fmr=0.001), worse, worse, worse])
+    # At a laxer rate a model rejects no more, so what is worse there than the best at a stricter one is worse at both;
+    # the other way round nothing follows.
+    assert worsens([replace(best, fmr=0.001), worse, worse, worse])
+    assert worsens([replace(best, fmr=0.001), replace(worse, fmr=0.001), worse, worse])
+    assert not worsens([replace(best, fmr=0.1), worse, worse, worse])
 
 
 @pytest.mark.parametrize(

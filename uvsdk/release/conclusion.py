@@ -200,16 +200,20 @@ def worsens(history: Sequence[Evaluation]) -> bool:
     """Whether training gets worse: the newest evaluations, :data:`WORSE_IN_A_ROW` of them, are each worse than the best
     before by more than their own interval.
 
+    They need not be at one rate: whoever rejects more at a laxer rate than the best at a stricter one is worse at both.
+
     Args:
-        history: of candidates, oldest first; those at another rate than the newest do not count.
+        history: of candidates, oldest first.
 
     >>> def at(fnmr: float) -> Evaluation:
     ...     return Evaluation(1, "moments", 20, 100, 0.01, 0.0, 1.0, 0.5, fnmr, fnmr - 0.05, fnmr + 0.05, 1.0, 0.0)
     >>> worsens([at(0.1), at(0.2), at(0.2)]), worsens([at(0.1), at(0.2), at(0.3), at(0.4)])
     (False, True)
     """
-    comparable = [item for item in history if history and item.fmr == history[-1].fmr]
-    if len(comparable) <= WORSE_IN_A_ROW:
-        return False
-    best = min(item.fnmr for item in comparable[:-WORSE_IN_A_ROW])
-    return all(item.fnmr_low > best for item in comparable[-WORSE_IN_A_ROW:])
+    before, newest = history[:-WORSE_IN_A_ROW], history[-WORSE_IN_A_ROW:]
+
+    def is_worse(item: Evaluation) -> bool:
+        known = [other.fnmr for other in before if other.fmr <= item.fmr]
+        return bool(known) and item.fnmr_low > min(known)
+
+    return all(map(is_worse, newest)) and len(history) > WORSE_IN_A_ROW
