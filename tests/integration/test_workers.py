@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import pickle
 import signal
@@ -109,6 +110,23 @@ def test_children_forked_while_threads_open_bundles_all_verify(tmp_path: Path) -
             children.append(forked(work))
             time.sleep(0.003)
         assert [status(child) for child in children] == ["well"] * CHILDREN
+
+
+def test_no_import_begins_between_the_last_look_and_the_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that a thread has begun to import stays locked in the child for ever."""
+    (tmp_path / "imported_anew.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    thread = threading.Thread(target=importlib.import_module, args=("imported_anew",))
+    forking._before()
+    try:
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+        assert "imported_anew" not in vars(sys.modules["_frozen_importlib"])["_module_locks"]
+    finally:
+        forking._after()
+    thread.join(60)
+    assert sys.modules.pop("imported_anew").value == 1
 
 
 @pytest.mark.parametrize("pause_s", ["0", "0.01"])

@@ -9,6 +9,7 @@ session says with :func:`in_child` how it is made fresh.
 
 from __future__ import annotations
 
+import _imp
 import os
 import sys
 import threading
@@ -48,25 +49,38 @@ def in_child_of_this_module(renew: Callable[[], None]) -> None:
 
 
 def _before() -> None:
+    """Come back with :func:`steady` held and with Python's lock of imports, under which none can begin."""
     ends_s = time.monotonic() + _PATIENCE_S
     while True:
         _steady.acquire()
+        _imp.acquire_lock()
         if not _importing() or time.monotonic() > ends_s:
             return
+        _imp.release_lock()
         _steady.release()
         time.sleep(0.001)
 
 
 def _importing() -> bool:
     """Whether another thread is in the middle of an import. Python has no public way to ask; where this one is gone, a
-    fork does not wait."""
-    locks = vars(sys.modules["_frozen_importlib"]).get("_module_locks", {})
-    holders = {getattr(reference(), "owner", None) for reference in list(locks.values())}
-    return bool(holders - {None, threading.get_ident()})
+    fork does not wait.
+
+    A module's lock lives no longer than somebody imports the module or is about to: what nobody owns yet, a thread has
+    just fetched under the lock of imports and takes next.
+    """
+    references = vars(sys.modules["_frozen_importlib"]).get("_module_locks", {})
+    locks = [lock for reference in list(references.values()) if (lock := reference()) is not None]
+    return any(getattr(lock, "owner", None) != threading.get_ident() for lock in locks)
+
+
+def _after() -> None:
+    _imp.release_lock()
+    _steady.release()
 
 
 def _renew() -> None:
     global _steady
+    _imp.release_lock()
     _steady = threading.RLock()
     for renew in _at_import:
         renew()
@@ -77,4 +91,4 @@ def _renew() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
-    os.register_at_fork(before=_before, after_in_parent=lambda: _steady.release(), after_in_child=_renew)
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_renew)
