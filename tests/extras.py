@@ -22,7 +22,6 @@ EXTRAS = {
     "onnx": "train",
     "av": "media",
     "pillow_heif": "media",
-    "galois": "codes",
     "matplotlib": "evaluate",
     "rich": "simulate",
     "sklearn": "simulate",

@@ -195,7 +195,7 @@ class ChecksumError(WeightsError):
 
 
 class TrainingUnavailableError(UvsdkError):
-    """Training was asked for and an extra that it needs (``train``, ``codes``) is not installed."""
+    """Training was asked for and the extra that it needs (``train``) is not installed."""
 
 
 class UnknownNameError(UvsdkError):

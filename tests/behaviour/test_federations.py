@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("galois")
 
 from tests.behaviour import comparison, federations
 from tests.integration.forked import Crew

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("galois")
 
 from tests.behaviour import comparison, simulations
 from uvsdk.federation import algorithms

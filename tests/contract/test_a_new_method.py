@@ -281,7 +281,6 @@ def test_commands_and_import_contracts_know_it(house: House) -> None:
 
 
 def test_a_simulation_a_server_and_devices_run_it(house: House) -> None:
-    pytest.importorskip("galois")
     assert house.passed("-k", NAME, "tests/unit/test_simulation.py") >= 3
     methods = ("tests/integration/test_methods_even.py", "tests/integration/test_methods_odd.py")
     assert house.passed("-k", NAME, *methods) == 1

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("galois")
 
 from tests.integration.method_run import (
     Case,

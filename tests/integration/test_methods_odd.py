@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("galois")
 
 from tests.integration.harness import kind
 from tests.integration.method_run import (

@@ -33,6 +33,28 @@ def test_any_two_of_ten_thousand_codewords_lie_at_least_d_min_apart(code: codewo
     assert near.min() >= code.distance
 
 
+@pytest.mark.parametrize(("length", "bits"), codewords.MESSAGE_BITS.items())
+@given(seed=seeds)
+@settings(max_examples=20, deadline=None)
+def test_every_pattern_of_so_many_flips_is_mended_and_nothing_is_said_of_words_that_are_farther(
+    length: int, bits: int, seed: int
+) -> None:
+    code, rng = codewords.code(length, bits), np.random.default_rng(seed)
+    most = (code.distance - 1) // 2
+    messages = rng.integers(0, 2, (most + 12, bits), dtype=np.uint8)
+    sent = code.encode(messages)
+    flips = np.arange(len(sent))  # none, one, ... and eleven more than can be mended
+    received = sent.copy()
+    for row, count in zip(received, flips, strict=True):
+        row[rng.permutation(length)[:count]] ^= 1
+    decoded, found = code.decode(received)
+    assert found[flips <= most].all()
+    np.testing.assert_array_equal(decoded[flips <= most], messages[flips <= most])
+    # What is found for the others is a codeword, so near to what was received.
+    others = code.encode(decoded[found]) != received[found]
+    assert (others.sum(axis=1) <= most).all()
+
+
 @given(one=st.integers(0, 2**32 - 1), other=st.integers(0, 2**32 - 1), secret=st.binary(min_size=9, max_size=9))
 @settings(max_examples=50, deadline=None)
 def test_distinct_numbers_are_distinct_codewords_whatever_the_secrets(

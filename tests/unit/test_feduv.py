@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,9 +14,10 @@ from hypothesis import strategies as st
 from tests.federated_run import manifest_of
 from tests.unit.conftest import IMPOSTORS, MakeBundle
 from uvsdk.enroll import enroll
-from uvsdk.errors import SettingsError, TrainingUnavailableError, UpdateRejectedError
+from uvsdk.errors import SettingsError, UpdateRejectedError
 from uvsdk.federation import algorithms
 from uvsdk.federation.algorithms.feduv import codewords
+from uvsdk.federation.algorithms.feduv.bch import BCH
 from uvsdk.federation.algorithms.feduv.client import CLIENT, Secretive
 from uvsdk.federation.algorithms.feduv.payload import Payload, Settings, Task
 from uvsdk.federation.algorithms.feduv.server import SERVER, Numbers
@@ -94,12 +94,45 @@ def test_messages_that_do_not_fit() -> None:
 
 
 @pytest.mark.parametrize(("length", "distance", "cosine"), [(127, 21, 0.669), (255, 47, 0.631), (511, 111, 0.566)])
-def test_the_presets_and_their_distance_as_the_library_states_it(length: int, distance: int, cosine: float) -> None:
+def test_the_presets_and_their_distance(length: int, distance: int, cosine: float) -> None:
     code = codewords.code(length, codewords.MESSAGE_BITS[length])
     assert code.distance == distance
     # The most that the vectors of two different messages can agree.
     assert 1 - 2 * code.distance / code.length == pytest.approx(cosine, abs=1e-3)
     assert code.secret_bits == codewords.MESSAGE_BITS[length] - 32
+
+
+def generator(code: BCH) -> int:
+    """A bit a power: x^(n-k), and what is left of it on division, which is what follows the last message bit."""
+    return int("1" + "".join(str(int(bit)) for bit in code.parity[-1]), 2)
+
+
+def test_a_generator_by_hand() -> None:
+    # One error: the field's own polynomial, x^7 + x^3 + 1, so a Hamming code. Two: times alpha^3's, which is
+    # x^7 + x^3 + x^2 + x + 1. The product of 10001001 and 10001111 without carries is 100001101110111.
+    assert generator(BCH.of(127, 120)) == 0b1000_1001
+    assert generator(BCH.of(127, 113)) == 0b100_0011_0111_0111
+
+
+@pytest.mark.parametrize(
+    ("length", "bits", "expected"),
+    [
+        # in octal as Lin and Costello print it: 1206534025570773100045
+        (127, 64, 0xA1AB815BC7EC8025),
+        # as galois 0.4.11 makes them
+        (255, 99, 0x11AEDBAAE767C497861C81BE36955091F4698719),
+        (
+            511,
+            130,
+            int(
+                "2564444333b8edaca8f25bf8556d001e4eaef2913d36296d9ac37685977982841d7f289a29862a159ee5d8a9fa2d0cd1",
+                16,
+            ),
+        ),
+    ],
+)
+def test_the_presets_have_the_generators_of_textbook_and_library(length: int, bits: int, expected: int) -> None:
+    assert generator(BCH.of(length, bits)) == expected
 
 
 def test_a_codeword_starts_with_its_message_and_is_a_unit_vector_of_signs() -> None:
@@ -125,8 +158,9 @@ def test_decoding_mends_23_flips_and_says_when_it_cannot() -> None:
 
 
 def test_no_code_of_that_kind() -> None:
-    with pytest.raises(SettingsError, match="no BCH code"):
-        codewords.code(127, 65)
+    for length, bits in ((127, 65), (126, 64), (63, 36), (127, 0), (127, 127)):
+        with pytest.raises(SettingsError, match="no BCH code"):
+            codewords.code(length, bits)
     with pytest.raises(SettingsError, match=r"ge2e\+255"):
         SERVER.empty(256, Settings())
     # 127 / 64 leaves 32 secret bits: refused unless asked for.
@@ -136,12 +170,6 @@ def test_no_code_of_that_kind() -> None:
     for wrong in ({"least_secret_bits": 31}, {"message_bits": 63}, {"message_bits": -1}, {"loss": "cubed"}):
         with pytest.raises(SettingsError):
             algorithms.settings("feduv", wrong)  # type: ignore[arg-type]
-
-
-def test_without_galois_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "galois", None)
-    with pytest.raises(TrainingUnavailableError, match=r"pip install 'uvsdk\[codes\]'"):
-        SERVER.empty(C, Settings(message_bits=131))  # a code that no other test makes, so it is not at hand
 
 
 # The secret on the device

@@ -41,7 +41,6 @@ def _begin(
 
     Raises:
         UpdateRejectedError: a code that leaves too little secret, or an impossible number.
-        TrainingUnavailableError: galois is not installed.
     """
     secret_bits = task.message_bits - codewords.NUMBER_BITS
     if secret_bits < settings.least_secret_bits or not 0 <= task.number < 1 << codewords.NUMBER_BITS:

@@ -3,20 +3,21 @@
 A message is the user's number b_u, which the server hands out, 32 bits big-endian, followed by secret bits r_u that
 only the device knows. Its BCH codeword, written with +-1 and divided by sqrt(c), is a unit vector, and the least
 distance of the code bounds how close two users' vectors can lie, whoever they are: their cosine is at most
-1 - 2 d_min / c. Codes come from galois (the ``codes`` extra), which is imported when the first one is needed.
+1 - 2 d_min / c.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from uvsdk.arrays import Bool, Float32, UInt8
-from uvsdk.errors import SettingsError, TrainingUnavailableError
+from uvsdk.errors import SettingsError
+from uvsdk.federation.algorithms.feduv.bch import BCH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,10 +32,6 @@ MESSAGE_BITS: Mapping[int, int] = MappingProxyType({127: 64, 255: 99, 511: 130})
 """Code length c -> message bits k of the preset of that length (SPEC 6.1)."""
 
 
-# Where the distance is given, galois need not search for it, which takes most of the time; what it states is used.
-_DESIGNED: Mapping[tuple[int, int], int] = MappingProxyType({(127, 64): 21, (255, 99): 47, (511, 130): 111})
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Code:
     """A BCH code of length c for messages of k bits, systematic: a codeword starts with its message.
@@ -42,13 +39,13 @@ class Code:
     Args:
         length: c.
         message_bits: k.
-        distance: d_min by design, as galois states it.
+        distance: d_min by design.
     """
 
     length: int
     message_bits: int
     distance: int
-    _inner: Any
+    _inner: BCH
 
     def __repr__(self) -> str:
         return f"Code({self.length}, {self.message_bits}, distance {self.distance})"
@@ -74,15 +71,14 @@ class Code:
 
     def encode(self, message: UInt8) -> UInt8:
         """Bits (..., k) -> the codeword's bits, uint8 (..., c)."""
-        return np.array(self._inner.encode(message), np.uint8)
+        return self._inner.encode(message)
 
     def decode(self, bits: UInt8) -> tuple[UInt8, Bool]:
         """Messages, uint8 (n, k), whose codewords lie within (d_min - 1) / 2 flips of the rows of ``bits`` (n, c).
 
         The second value, bool (n,), says of which rows that is true; the other rows' messages mean nothing.
         """
-        messages, errors = self._inner.decode(self._inner.field(bits), errors=True)
-        return np.array(messages, np.uint8), np.asarray(errors) >= 0
+        return self._inner.decode(bits)
 
     def vector(self, message: UInt8) -> Float32:
         """v / sqrt(c) of a message, float32 (..., c), unit: bit 1 is +1, bit 0 is -1."""
@@ -109,7 +105,7 @@ def number_of(message: UInt8) -> int:
 
 
 def check_layout(length: int, message_bits: int, least_secret_bits: int) -> None:
-    """Refuse a code length that no preset has, and a message with too little secret, without galois.
+    """Refuse a code length that no preset has, and a message with too little secret.
 
     Raises:
         SettingsError: naming the backbone to use instead.
@@ -131,26 +127,11 @@ def check_layout(length: int, message_bits: int, least_secret_bits: int) -> None
 def code(length: int, message_bits: int) -> Code:
     """The BCH code of that length and message.
 
-    The field's arithmetic is interpreted while the code is made: compiling it first, as galois would, takes a device's
-    processor ten seconds in place of two. Only decoding, which no device does, compiles.
-
     Raises:
         SettingsError: there is no such code.
-        TrainingUnavailableError: galois is not installed.
     """
-    library = _galois()
     try:
-        designed = _DESIGNED.get((length, message_bits))
-        inner = library.BCH(length, message_bits) if designed is None else library.BCH(length, d=designed)
+        inner = BCH.of(length, message_bits)
     except ValueError as error:
         raise SettingsError(f"there is no BCH code of length {length} for messages of {message_bits} bits") from error
-    return Code(length, message_bits, int(inner.d), inner)
-
-
-def _galois() -> ModuleType:
-    try:
-        import galois
-    except ImportError as error:
-        raise TrainingUnavailableError("FedUV's codes need galois: pip install 'uvsdk[codes]'") from error
-    library: ModuleType = galois
-    return library
+    return Code(length, message_bits, inner.distance, inner)
