@@ -40,6 +40,7 @@ from uvsdk_server.aggregation import map_envelope
 from uvsdk_server.board import Notice
 from uvsdk_server.clocks import Waits
 from uvsdk_server.cohorts import Cohorts
+from uvsdk_server.evaluators import NOTHING, Evaluators
 from uvsdk_server.models import Models
 from uvsdk_server.monitoring import Log, Metrics, where
 from uvsdk_server.releases import Releases
@@ -51,13 +52,8 @@ from uvsdk_server.store.rows import DeploymentRow, EvaluationRow, EvaluationStat
 
 OFF: Final = "off"
 
-_LEAST_SCORED: Final = 3
-"""People whose templates are scored against a cohort, at least: as many as a round has."""
-
-_NOTHING: Final = (
-    "nothing is evaluated in this deployment: its method sends no vector of a person, so it needs a cohort "
-    "(uvsdk cohort make, uvsdk cohort add), or evaluation = 'off' is configured"
-)
+GROWN: Final = 1.5
+"""By how many times more devices there must be while training rests, before what verifies is measured on them anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +68,8 @@ class Surroundings:
         evaluators: users who only evaluate.
         least: fewest of them that make an evaluation worth its cost.
         every: committed rounds between two evaluations, 0 for none.
+        early: whether people are still awaited before anything begins (``start_after_users``).
+        devices: that may be asked.
     """
 
     finished: bool
@@ -81,6 +79,8 @@ class Surroundings:
     evaluators: int
     least: int
     every: int
+    early: bool = False
+    devices: int = 0
 
 
 def due(now: Surroundings, history: Sequence[EvaluationRow]) -> str:
@@ -88,17 +88,20 @@ def due(now: Surroundings, history: Sequence[EvaluationRow]) -> str:
 
     ``start``: enough people have joined, and the model that verifies has not been measured on any of them; ``rounds``:
     enough rounds since the last; ``rest``: training rests, and its last candidate was not evaluated; ``few``: the same,
-    and too few people could tell of it.
+    and too few people could tell of it; ``people``: training rests, and so many have joined since the last that what
+    verifies can be told more of.
     """
     held = [row for row in history if row.asked]
     if now.evaluators < now.least:
         known = any(row.candidate == now.candidate for row in history)
         return "few" if now.finished and now.candidate != now.released and not known else ""
     if not held:
-        return "start"
+        return "" if now.early else "start"
     last = held[-1]
     if now.finished and now.candidate != now.released and all(row.candidate != now.candidate for row in held):
         return "rest"
+    if now.finished and now.devices >= GROWN * last.asked:
+        return "people"
     moved = now.candidate != last.candidate and now.committed - last.committed_rounds >= now.every
     return "rounds" if now.every and moved and not now.finished else ""
 
@@ -158,7 +161,7 @@ class Evaluations:
         """Have the candidate evaluated as soon as no round is open. Raises :class:`Problem` 409."""
         impostors = await self.impostors()
         if impostors == OFF:
-            raise Problem("evaluation-off", _NOTHING)
+            raise Problem("evaluation-off", NOTHING)
         async with self._database.write() as connection:
             row = await store.request(connection, impostors, self._rounds.clock())
         self._rounds.wake()
@@ -178,30 +181,32 @@ class Evaluations:
         impostors = await self.impostors()
         if impostors == OFF:
             if requested is not None:
-                await self._refuse(replace(requested, state="failed", closed=self._rounds.clock()), requested, _NOTHING)
+                await self._refuse(replace(requested, state="failed", closed=self._rounds.clock()), requested, NOTHING)
             return requested is not None
         async with self._database.read() as connection:
             deployment = await ledger.deployment_row(connection)
             history = await store.judged(connection)
             devices = await store.respondents(connection)
+            admitted = await ledger.admitted_users(connection)
         assert deployment is not None
-        evaluators = len({item.user for item in devices if item.evaluates})
-        least = SUPPORTED[0][0] if impostors == "moments" else _LEAST_SCORED
-        current = await self._releases.row()
         config = self._training.config
+        evaluators = Evaluators.of(config, devices)
+        current = await self._releases.row()
         surroundings = Surroundings(
             finished=bool(deployment.stopped) or deployment.committed_rounds >= config.rounds,
             committed=deployment.committed_rounds,
             candidate=self._models.candidate.version,
             released=current.model_version,
-            evaluators=evaluators if impostors == "moments" else len({item.user for item in devices}),
-            least=least,
+            evaluators=evaluators.told,
+            least=evaluators.least,
             every=config.evaluate_every,
+            early=not deployment.started and admitted < self._settings.start_after_users,
+            devices=len(devices),
         )
         cause = due(surroundings, history) if requested is None else "request"
         if not cause:
             return False
-        few = surroundings.evaluators < surroundings.least
+        few = not evaluators.suffice
         now = self._rounds.clock()
         number = requested.evaluation_id if requested else history[-1].evaluation_id + 1 if history else 1
         row = EvaluationRow(
@@ -225,7 +230,7 @@ class Evaluations:
             summary=None,
         )
         if few:
-            await self._refuse(row, requested, _too_few(surroundings, config.evaluation_share))
+            await self._refuse(row, requested, evaluators.words(candidate=row.candidate != row.released))
             return True
         if impostors == "cohort":
             try:
@@ -435,15 +440,6 @@ def _suffices(row: EvaluationRow, devices: Sequence[Respondent], arrived: Sequen
     evaluators = len({item.user for item in arrived if item.evaluates})
     least = SUPPORTED[0][0] if row.impostors == "moments" else 0
     return evaluators >= least and 2 * len(arrived) >= len(devices)
-
-
-def _too_few(now: Surroundings, share: float) -> str:
-    return (
-        f"{now.evaluators} people here only evaluate, {now.least} are the least that tell genuine scores and strangers "
-        f"of a model that the others were trained on (evaluation_share is {share:g}, drawn once "
-        "enough others train). So nothing is released by itself: give the server a cohort (uvsdk cohort make), or look "
-        "at the candidate and promote it (uvsdk releases promote)"
-    )
 
 
 def _source(row: EvaluationRow, people: int) -> str:

@@ -21,11 +21,12 @@ from uvsdk_server.beside import Answer, date, in_database, print_table, settings
 from uvsdk_server.calibrations import open_base
 from uvsdk_server.clocks import wall_clock
 from uvsdk_server.deployment import check_pair, open_database
+from uvsdk_server.evaluators import NOTHING, Evaluators
 from uvsdk_server.keys import KeyFolder
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.observer import Unobserved
 from uvsdk_server.releases import Candidate, Releases
-from uvsdk_server.store import evaluations, ledger
+from uvsdk_server.store import evaluations, ledger, releases
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.rows import ReleaseRow
 
@@ -157,10 +158,17 @@ async def _show(releases: Releases, which: str) -> None:
             ("configuration", release.config_digest),
             ("bundle", release.bundle),
             ("calibration", release.calibration or "none"),
+            *(await _calibrated_on(releases, row) if row.kept else ()),
             ("refused by", f"{refusals} devices"),
             *[pair for item in release.evaluation for pair in _measured(item)],
         ]
     )
+
+
+async def _calibrated_on(releases: Releases, row: ReleaseRow) -> list[tuple[str, str]]:
+    """Whose scores its thresholds are read from."""
+    calibration = (await releases.opened(row)).bundle.calibration
+    return [] if calibration is None else [("calibrated on", calibration.source)]
 
 
 def _candidate(candidate: Candidate) -> list[tuple[str, str]]:
@@ -232,7 +240,23 @@ async def _evaluations(arguments: argparse.Namespace, connection: AsyncConnectio
             f"model {row.candidate[:12] or '-'}, {came or 'not judged yet'}"
         )
         lines += [f"    {reason}" for reason in json.loads(row.summary or "{}").get("reasons", [])]
-    return "\n".join(lines) or "nothing has been evaluated yet"
+    lines = lines or ["nothing has been evaluated yet"]
+    told = await _awaited(connection)
+    return "\n".join([*lines, told] if told and not any(told in line for line in lines) else lines)
+
+
+async def _awaited(connection: AsyncConnection) -> str:
+    """Why the next evaluation does not come, where nothing is asked or people are too few; else empty."""
+    row, current = await ledger.deployment_row(connection), await releases.in_force(connection)
+    if row is None or current is None:
+        return ""
+    config = TrainingConfig.from_json(row.config)
+    found = Evaluators.of(config, await evaluations.respondents(connection))
+    if not found.scored(row.cohort_blob is not None):
+        return NOTHING
+    if found.suffice:
+        return ""
+    return found.words(candidate=row.model_version != current.model_version)
 
 
 async def _resume(arguments: argparse.Namespace, connection: AsyncConnection) -> str:

@@ -32,7 +32,7 @@ class Settings(BaseSettings):
             behind a proxy that speaks TLS, or in a network that encrypts.
         port: port to listen on, 0 for any free one.
         base_path: where a proxy that strips no prefix has put the server, e.g. ``/uv`` for ``https://host/uv/v1/...``.
-        start_after_users: users that must be admitted before the first round opens.
+        start_after_users: users that must be admitted before the first round, and the first evaluation.
         round_pause_s: seconds between the end of a round and the next.
         keep_models: committed model versions that stay downloadable, beside those that are released.
         release_policy: what makes a new release: ``automatic`` (a candidate that the gate lets pass), ``manual`` (an

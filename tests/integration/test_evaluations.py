@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -146,6 +147,27 @@ def test_a_life_of_a_model(tmp_path: Path) -> None:
         assert found.server.ask("POST", "/v1/evaluations").json()["evaluation_id"] == 6
 
 
+def test_a_deployment_that_trains_nobody_calibrates_itself_and_again_when_it_has_grown(tmp_path: Path) -> None:
+    config, settings = replace(synthetic.EVALUATED, rounds=0), {"start_after_users": "8"}
+    with harness.serving(tmp_path, config=config, settings=settings) as server:
+        found = Party(server, harness.devices_of(server, 7), Answers({}))
+        told = server.ask("GET", "/v1/training").json()
+        assert (told["users"], told["evaluators"], evaluations(server)) == (0, 7, [])
+        found.devices += harness.devices_of(server, 1, first=7)
+        harness.eventually(lambda: training_state(found.devices[0]) == "evaluating")
+        assert found.evaluate(after=0) == 1
+        first = found.closed(1)
+        assert (first["cause"], first["outcome"], first["release"]) == ("start", "calibrated", 2)
+        assert (first["summary"]["released"]["people"], first["reasons"]) == (8, [])
+
+        found.devices += harness.devices_of(server, 4, first=8)  # half as many again
+        harness.eventually(lambda: training_state(found.devices[0]) == "evaluating")
+        assert found.evaluate(after=1) == 2
+        second = found.closed(2)
+        assert (second["cause"], second["outcome"], second["release"]) == ("people", "calibrated", 3)
+        harness.eventually(lambda: training_state(found.devices[0]) == "finished")
+
+
 def test_what_is_no_report_of_this_device_is_refused_and_a_good_one_still_counts(tmp_path: Path) -> None:
     with party(tmp_path) as found:
         *others, other, device = found.devices  # the last only evaluate
@@ -204,7 +226,7 @@ def test_who_leaves_is_in_no_sum(tmp_path: Path) -> None:
         assert (first["arrived"], first["summary"]["candidate"]["people"]) == (19, 11)
 
 
-def test_few_people_release_nothing_and_are_told_why(tmp_path: Path) -> None:
+def test_few_people_release_nothing_and_are_told_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = replace(synthetic.EVALUATED, evaluation_share=0.2)
     with harness.serving(tmp_path, config=config) as server:
         found = Party(server, harness.devices_of(server, 3), Answers({}))
@@ -212,10 +234,16 @@ def test_few_people_release_nothing_and_are_told_why(tmp_path: Path) -> None:
         harness.eventually(lambda: bool(evaluations(server)))
         (only,) = evaluations(server)
         assert (only["state"], only["outcome"], only["asked"]) == ("failed", "kept", 0)
-        assert only["reasons"][0].startswith("0 people here only evaluate, 8 are the least")
+        assert only["reasons"][0].startswith("0 of 3 people here only evaluate, 8 are the least")
         assert server.ask("GET", "/v1/models/current").json()["model_version"] != version
         candidate = server.ask("GET", "/v1/releases/candidate").json()
         assert any("only evaluate" in reason for reason in candidate["reasons"])
+        assert harness.command("releases", "--data", str(server.data), "evaluations") == 0
+        printed = capsys.readouterr().out
+        assert printed.count("0 of 3 people here only evaluate") == 1
+        assert "it takes about 48 people" in printed
+        assert harness.command("releases", "--data", str(server.data), "show") == 0
+        assert re.search(r"calibrated on +\S", capsys.readouterr().out)
 
 
 def test_a_server_killed_at_every_point_comes_to_the_same_release_once(tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ def test_training_gets_worse_only_where_three_in_a_row_are_beyond_their_interval
     ("changes", "history", "cause"),
     [
         ({}, [], "start"),
+        ({"early": True}, [], ""),
         ({"evaluators": 7}, [], ""),
         ({"evaluators": 7, "finished": True}, [], ""),  # nothing was trained
         ({"evaluators": 7, "finished": True, "candidate": "n"}, [], "few"),
@@ -157,6 +158,9 @@ def test_training_gets_worse_only_where_three_in_a_row_are_beyond_their_interval
         ({"candidate": "n", "committed": 4, "every": 0}, [ROW], ""),
         ({"candidate": "n", "committed": 3, "finished": True}, [ROW], "rest"),
         ({"candidate": "n", "committed": 3, "finished": True}, [ROW, replace(ROW, candidate="n")], ""),
+        ({"devices": 60, "finished": True}, [ROW], "people"),  # 40 were asked then
+        ({"devices": 59, "finished": True}, [ROW], ""),
+        ({"devices": 60}, [ROW], ""),
     ],
 )
 def test_when_an_evaluation_is_due(changes: dict[str, object], history: list[EvaluationRow], cause: str) -> None:

@@ -26,6 +26,12 @@ def test_three_people_all_train() -> None:
     assert len(roles.split(USERS[:20], seed=7, config=everybody)) == 12
 
 
+def test_everybody_evaluates_where_nobody_trains() -> None:
+    resting = replace(CONFIG, rounds=0, evaluation_share=0.0)
+    assert roles.split(USERS[:3], seed=7, config=resting) == frozenset(USERS[:3])
+    assert roles.split(USERS[:3], seed=7, config=replace(resting, evaluation="off")) == frozenset()
+
+
 def test_a_round_that_needs_more_is_filled_first() -> None:
     demanding = replace(CONFIG, evaluation_share=0.999, min_clients=12)
     assert len(roles.split(USERS[:20], seed=7, config=demanding)) == 8

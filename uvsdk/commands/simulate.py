@@ -95,6 +95,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from uvsdk.simulation.experiment import evaluate, load, population_of, reader_of, trunk_of
 
     setup = _resumed(arguments) if arguments.resume else _started(arguments)
+    if not setup.config.rounds:
+        raise SettingsError("rounds is 0, which trains nobody; a simulation needs at least 1 (--rounds)")
     config, seed = setup.config, setup.config.seed or 0
     trunk, bundle = trunk_of(setup.backbone, seed=seed, train=config.train)
     if config.modality not in ("", bundle.manifest.modality):

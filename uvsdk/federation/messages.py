@@ -68,7 +68,8 @@ class TrainingConfig:
             is; recurrent trunks need this bound (:mod:`uvsdk.federation.optimisers`).
         warmup_rounds: rounds over which that step size rises linearly from 0.
         cooldown_rounds: last rounds of ``rounds``, over which it falls linearly to 0.
-        rounds: committed rounds after which training rests.
+        rounds: committed rounds after which training rests; with 0 nobody trains, and everybody evaluates: a deployment
+            that keeps its model and calibrates it on its own people.
         cohort_size: devices selected for a round, 0 for all.
         min_clients: fewest updates that make a round; fewer abort it. 0 means max(3, half the cohort).
         deadline_s: seconds from selection to aggregation.
@@ -76,7 +77,8 @@ class TrainingConfig:
             ``moments`` (sums over people of means and second moments), ``cohort`` (its scores against people whose
             embeddings the operator provides), ``own`` (against what the algorithm itself gave it: codewords, proxies),
             ``off``; ``auto`` lets the algorithm decide, which never sends more than its rounds do.
-        evaluation_share: of those who join once there are enough to train, the share who only evaluate, for good.
+        evaluation_share: of those who join once there are enough to train, the share who only evaluate, for good; not
+            looked at where ``rounds`` is 0.
         evaluate_every: committed rounds between two evaluations; 0 evaluates at rest and on request only.
         seed: seed of selection, crops and initial vectors; ``None`` draws from the operating system.
     """
@@ -113,10 +115,11 @@ class TrainingConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("local_steps", "batch_size", "samples_cap", "rounds"):
+        for name in ("local_steps", "batch_size", "samples_cap"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in (
+            "rounds",
             "warmup_rounds",
             "cooldown_rounds",
             "cohort_size",

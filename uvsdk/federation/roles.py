@@ -20,7 +20,7 @@ LEAST_TRAINERS: Final = 8
 
 
 def evaluates(user: str, *, seed: int, trainers: int, config: TrainingConfig) -> bool:
-    """Whether a user who is admitted only evaluates, from now on.
+    """Whether a user who is admitted only evaluates, from now on; everybody does where no round is ever held.
 
     Args:
         user: hashed id.
@@ -31,8 +31,15 @@ def evaluates(user: str, *, seed: int, trainers: int, config: TrainingConfig) ->
     >>> config = TrainingConfig("clinic", "voice", "ge2e", "fedaws", evaluation_share=0.999)
     >>> evaluates("0f" * 32, seed=7, trainers=7, config=config), evaluates("0f" * 32, seed=7, trainers=8, config=config)
     (False, True)
+    >>> resting = TrainingConfig("clinic", "voice", "ge2e", "fedaws", rounds=0)
+    >>> evaluates("0f" * 32, seed=7, trainers=0, config=resting)
+    True
     """
-    if config.evaluation == "off" or trainers < max(LEAST_TRAINERS, config.quorum(config.cohort(trainers))):
+    if config.evaluation == "off":
+        return False
+    if not config.rounds:
+        return True
+    if trainers < max(LEAST_TRAINERS, config.quorum(config.cohort(trainers))):
         return False
     return _drawn("role", user, seed) < config.evaluation_share
 

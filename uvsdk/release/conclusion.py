@@ -85,7 +85,8 @@ def conclude(
         collapse: mean cosine of different rows of the candidate's class matrix; NaN where there is none.
         source: in words, whose the sums are; the calibrations say so.
         now: seconds since 1970.
-        refusals: devices whose own acceptance test the candidate does not pass.
+        refusals: devices whose own acceptance test the candidate does not pass; of the released model alone they say
+            nothing, for what they tried is the calibration that is to be replaced.
         tried: devices that could try.
     """
     alone = candidate.model_version == released.model_version
@@ -103,7 +104,7 @@ def conclude(
     of_candidate = _finding(new, candidate, evaluation_id, now)
     if of_candidate is not None and unusable(of_candidate):
         reasons.append(unusable(of_candidate))
-    if refusals > MOST_REFUSALS * tried:
+    if not alone and refusals > MOST_REFUSALS * tried:
         reasons.append(f"{refusals} of {tried} devices would not switch to it: their own samples, or strangers, fail")
     passes = not alone and new is not None and old is not None and not reasons
     return Conclusion(

@@ -80,7 +80,7 @@ def supported_fmr(people: int) -> float:
     if not found:
         raise ThresholdError(
             f"{people} people who do not train have told of this model, {SUPPORTED[0][0]} are the least; let more "
-            "devices evaluate (evaluation_share), or give the server a cohort (uvsdk cohort make)"
+            "devices evaluate (evaluation_share)"
         )
     return found[-1]
 

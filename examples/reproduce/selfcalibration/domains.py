@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +105,11 @@ class Chip:
     """A face that is aligned already, so that nothing is detected in it."""
 
     jpeg: bytes
+
+
+def opened(chip: Chip) -> Image.Image:
+    """Its picture, RGB."""
+    return Image.open(io.BytesIO(chip.jpeg)).convert("RGB")
 
 
 def read_speech(seconds: float, worse: Recording | None = None) -> Iterator[Item]:
