@@ -28,7 +28,7 @@ from uvsdk.errors import (
     UvsdkError,
 )
 from uvsdk.scoring import Calibration, Threshold
-from uvsdk.scoring.conditions import Conditions, conditions_of, together
+from uvsdk.scoring.conditions import Conditions, Named, conditions_of, together
 from uvsdk.scoring.personal import leave_one_out, own_ratios, personal_threshold
 from uvsdk.templates.storage import ChecksModels, KnowsTraining, Store, lock_of, save_and_read_back
 from uvsdk.templates.template import Template
@@ -165,8 +165,10 @@ def enroll(
     rows = np.stack([*kept.embeddings, *(item.embedding for item in usable)])
     from uvsdk import modality
 
-    kinds = modality.get(bundle.manifest.modality).conditions
-    conditions = [*kept.conditions, *(conditions_of(item.quality.measured, kinds) for item in usable)]
+    reader = modality.get(bundle.manifest.modality)
+    conditions = [*kept.conditions, *(conditions_of(item.quality.measured, reader.conditions) for item in usable)]
+    told_by: tuple[Named, ...] = (*reader.conditions, *reader.cells)
+    measured = [*kept.measured, *(conditions_of(item.quality.measured, told_by) for item in usable)]
     fresh = np.ones(len(rows), np.bool_)
     if isinstance(store, KnowsTraining):
         fresh[: len(kept.features)] = store.fresh_samples(user_id, kept.features, bundle.version)
@@ -188,7 +190,7 @@ def enroll(
             raise EnrolmentError("the person was enrolled anew while this enrolment was extended; extend it again")
         if isinstance(store, ChecksModels):
             store.accept_model(bundle)
-        save_and_read_back(store, user_id, template, [*kept.features, *(item.features for item in usable)])
+        save_and_read_back(store, user_id, template, [*kept.features, *(item.features for item in usable)], measured)
     participation = None if federation is None else _take_part(federation, user_id, bundle, store)
     return Enrollment(
         template,

@@ -26,7 +26,7 @@ from uvsdk.records.codec import pack, unpack
 from uvsdk.release.acceptance import objection
 from uvsdk.release.cohort import check_rows
 from uvsdk.release.report import EvaluationReport, EvaluationTask, Impostors, ModelReport, report_on
-from uvsdk.scoring.cells import cells_of_enrolment, names
+from uvsdk.scoring.cells import cells_of, cells_of_enrolment, names
 from uvsdk.scoring.conditions import UNKNOWN, Conditions
 from uvsdk_device.connection import Object
 from uvsdk_device.deployment import key_bytes, number, signature_bytes, text, validity_of
@@ -149,6 +149,7 @@ def answer(
     candidate: Bundle,
     released: Bundle,
     conditions: Conditions = UNKNOWN,
+    each: Sequence[Conditions] = (),
     fmr: float | None = None,
     trained: Array | None = None,
 ) -> Answer:
@@ -161,6 +162,7 @@ def answer(
         candidate: the model under evaluation.
         released: what verifies now; the same where only that is evaluated.
         conditions: of the enrolment, as its template tells them.
+        each: of each of its samples; empty where the store has none, and the averages stand for all.
         fmr: the owner's false match rate, for the acceptance test; ``None`` for the model's default.
         trained: float32 (d,), unit, what an algorithm trained the owner towards
             (:data:`uvsdk.federation.strategy.TEMPLATE`), which is verified against in place of the mean.
@@ -171,7 +173,11 @@ def answer(
     start = time.perf_counter()
     rows = _rows(features, candidate)
     divisions = modality.get(candidate.manifest.modality).cells
-    own = _Own(trained, len(names(divisions)), cells_of_enrolment(conditions, len(features), divisions))
+    if len(each) == len(features):
+        places = [cells_of(item, divisions) for item in each]
+    else:
+        places = [cells_of_enrolment(conditions, len(features), divisions)] * len(features)
+    own = _Own(trained, len(names(divisions)), places)
     of_candidate = _report(rows, task, impostors, candidate.version, task.cohort, own)
     accepts = NOT_TRIED
     if candidate.calibration is not None:
@@ -193,11 +199,11 @@ def _rows(features: Sequence[Array], bundle: Bundle) -> Float32:
 @dataclass(frozen=True, slots=True)
 class _Own:
     """What is the same under either model: what the owner was trained towards, how many cells of conditions there are,
-    and in which the enrolment lies."""
+    and in which each sample lies."""
 
     trained: Array | None
     cells: int
-    cells_of: tuple[int, ...]
+    cells_of: Sequence[tuple[int, ...]]
 
 
 def _report(
@@ -215,7 +221,7 @@ def _report(
         evaluates=task.evaluates,
         strangers=strangers,
         cells=own.cells,
-        cells_of=[own.cells_of] * len(rows),
+        cells_of=own.cells_of,
         template=template,
     )
 

@@ -506,13 +506,15 @@ class Federation:
                 kind = check_evaluation(header, member)
                 task = fetch_evaluation_task(member, header)
                 released = models.of_round(header.released)
+                enrolment = store.enrolment(member.user_id)
                 found = answer(
                     task,
                     kind,
-                    features=store.features(member.user_id),
+                    features=enrolment.features,
                     candidate=models.of_round(header.candidate),
                     released=released,
-                    conditions=store.template(member.user_id).conditions,
+                    conditions=enrolment.template.conditions,
+                    each=enrolment.conditions,
                     fmr=self.fmr,
                     trained=read_memory(store, member.user_id, member.deployment).get(TEMPLATE),
                 )

@@ -24,7 +24,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,10 +36,11 @@ from uvsdk.errors import StoreError, StoreFullError, UnknownUserError, UvsdkErro
 from uvsdk.privacy.identifiers import canonical_user_id
 from uvsdk.records.codec import pack, unpack
 from uvsdk.records.transfer import stays_here
+from uvsdk.scoring.conditions import Conditions
 from uvsdk.system.forking import in_child
 from uvsdk.templates.storage import Store, same_arrays
 from uvsdk.templates.template import Template
-from uvsdk_device import acceptance, kept_templates, trained
+from uvsdk_device import acceptance, kept_templates, sample_conditions, trained
 from uvsdk_device.records import (
     TEMPORARY_SUFFIX,
     Address,
@@ -82,11 +83,13 @@ class StoredEnrolment:
         enrolment_id: drawn when the person enrolled; of one that an earlier version stored it is empty.
         template: the one in use, or last in use: others of the same samples lie beside it.
         features: of its samples.
+        conditions: of each of them; empty in one that an earlier version stored.
     """
 
     enrolment_id: bytes
     template: Template
     features: tuple[Array, ...]
+    conditions: tuple[Conditions, ...] = ()
 
 
 class EncryptedStore:
@@ -194,8 +197,12 @@ class EncryptedStore:
 
     # Enrolments
 
-    def save_enrolment(self, user_id: str, template: Template, features: Sequence[Array]) -> None:
+    def save_enrolment(
+        self, user_id: str, template: Template, features: Sequence[Array], conditions: Sequence[Conditions] = ()
+    ) -> None:
         """Keep a template and the features it was made of, in one atomic step, and forget the user's failed attempts.
+
+        ``conditions`` are those of each sample, numbers by name; without them the template's averages stand for all.
 
         A crash at any moment leaves the user's old enrolment or this one, and only what reads as it was given takes the
         old one's place.
@@ -205,30 +212,35 @@ class EncryptedStore:
             StoreError: it does not read back, or cannot be kept at all; nothing was changed.
         """
         with self._lock:
-            self._keep_enrolment(user_id, template, features, secrets.token_bytes(_ENROLMENT_ID_BYTES))
+            enrolment_id = secrets.token_bytes(_ENROLMENT_ID_BYTES)
+            self._keep_enrolment(user_id, StoredEnrolment(enrolment_id, template, tuple(features), tuple(conditions)))
             self.drop_all(AGEING, user=user_id)  # later versions of a template that is gone
             kept_templates.drop(self, user_id)
             self.drop(ATTEMPTS, user=user_id)  # whoever enrols has identified the person in another way
 
-    def _keep_enrolment(self, user_id: str, template: Template, features: Sequence[Array], enrolment_id: bytes) -> None:
+    def _keep_enrolment(self, user_id: str, given: StoredEnrolment) -> None:
         canonical_user_id(user_id)  # refuses what cannot be anybody's id
-        arrays = {f"{position:06d}": array for position, array in enumerate(features)}
+        arrays = {f"{position:06d}": array for position, array in enumerate(given.features)}
         try:
             packed = pack(_Features(arrays))
         except WireError as error:
             raise StoreError(f"these features cannot be stored: {error}") from error
-        sections = (user_id.encode(), template.to_bytes(self._template_key), packed, enrolment_id)
+        taken = sample_conditions.packed(given.conditions, samples=len(given.features))
+        template = given.template
+        sections = (user_id.encode(), template.to_bytes(self._template_key), packed, given.enrolment_id, taken)
         binding = self._binding(Address(_ENROLMENT, "", user_id))
 
         def check(file: Path) -> None:
             try:
-                _, data, kept, _ = decrypt(file, binding, self._record_key)
+                _, data, kept, _, told = decrypt(file, binding, self._record_key)
                 read = Template.from_bytes(data, self._template_key), _in_order(unpack(_Features, kept))
+                measured = sample_conditions.unpacked(told)
             except UvsdkError as error:
                 raise StoreError(
                     f"the enrolment does not read back as it was written ({error}); nothing was changed in the store"
                 ) from error
-            if read[0] != template or not same_arrays(read[1], features):
+            same = read[0] == template and same_arrays(read[1], given.features)
+            if not same or measured != tuple(map(dict, given.conditions)):
                 raise StoreError("the enrolment reads back as something else; nothing was changed in the store")
 
         self._put(Address(_ENROLMENT, "", user_id), sections, check)
@@ -243,11 +255,16 @@ class EncryptedStore:
         data, *_ = self._enrolment(user_id, first=2, count=None)
         return _in_order(unpack(_Features, data))
 
+    def conditions(self, user_id: str) -> tuple[Conditions, ...]:
+        """Of each sample of the user's enrolment; empty where none were kept. Raises :class:`UnknownUserError`."""
+        return sample_conditions.unpacked(*self._enrolment(user_id, first=4, count=1))
+
     def enrolment(self, user_id: str) -> StoredEnrolment:
         """Template and features of one enrolment, whoever enrols meanwhile. Raises :class:`UnknownUserError`."""
         _, data, features, *rest = self._enrolment(user_id, first=0, count=None)
         template = Template.from_bytes(data, self._template_key)
-        return StoredEnrolment(rest[0] if rest else b"", template, _in_order(unpack(_Features, features)))
+        kept = _in_order(unpack(_Features, features))
+        return StoredEnrolment(rest[0] if rest else b"", template, kept, sample_conditions.unpacked(*rest[1:]))
 
     def update_template(self, user_id: str, make: Callable[[tuple[Array, ...]], Template]) -> Template:
         """Put ``make(features)`` in the template's place and keep that one beside it; nobody enrols in between."""
@@ -273,7 +290,7 @@ class EncryptedStore:
         kept_templates.keep(self, user_id, known.template, enrolment_id=known.enrolment_id)
         (name,) = self._enrolment(user_id, first=0, count=1)
         # Under the spelling it was enrolled with.
-        self._keep_enrolment(name.decode(), template, known.features, known.enrolment_id)
+        self._keep_enrolment(name.decode(), replace(known, template=template))
 
     def keep_template(self, user_id: str, template: Template, *, enrolment_id: bytes) -> bool:
         """Keep a template of another model beside the one in use; false where the person enrolled anew meanwhile."""

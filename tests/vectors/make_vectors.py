@@ -49,6 +49,7 @@ from uvsdk.scoring.domain import Domain
 from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings
 from uvsdk.scoring.tail import Tail
 from uvsdk.templates.template import Template
+from uvsdk_device import sample_conditions
 from uvsdk_device.frozen_views import _Section
 from uvsdk_device.kept_templates import KeptTemplate, KeptTemplates
 from uvsdk_device.keystore import _Features
@@ -278,6 +279,7 @@ RECORDS: tuple[Any, ...] = (
     ),
     _Section("12" * 32, "34" * 32, inference=np.ones((1, 2), np.float32), crops=np.zeros((2, 1, 2), np.float32)),
     _Features({"0": np.array([[0.5, 1.0]], np.float32), "1": np.arange(3, dtype=np.uint8)}),
+    sample_conditions._Measured(("snr_db", "yaw"), np.array([[21.5, np.nan], [np.nan, -0.25]])),
     cohort._CohortFile(
         modality="voice",
         source="two people, for a vector",

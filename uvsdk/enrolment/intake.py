@@ -16,7 +16,7 @@ from uvsdk.enrolment import consistency
 from uvsdk.errors import EnrolmentError, SampleError
 from uvsdk.scoring import Calibration, Quality
 from uvsdk.scoring.conditions import Conditions, conditions_of, together
-from uvsdk.templates.storage import Store
+from uvsdk.templates.storage import Store, conditions_in
 from uvsdk.templates.template import Template
 
 if TYPE_CHECKING:
@@ -45,11 +45,15 @@ class SampleReport:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The samples of an enrolment that is extended; one entry of each a sample, embeddings float32 (d,)."""
+    """The samples of an enrolment that is extended; one entry of each a sample, embeddings float32 (d,).
+
+    ``measured`` is what the store keeps of each beside the conditions that a calibration looks at, which are among it.
+    """
 
     features: tuple[Array, ...] = ()
     embeddings: tuple[Float32, ...] = ()
     conditions: tuple[Conditions, ...] = ()
+    measured: tuple[Conditions, ...] = ()
 
 
 NOTHING: Final = Earlier()
@@ -65,11 +69,16 @@ def earlier_samples(user_id: str, earlier: Template, store: Store, bundle: Bundl
         raise EnrolmentError("no features were kept of this enrolment, so nothing can be added to it; enrol again")
     reader = modality.get(bundle.manifest.modality)
     views = [reader.views(item, bundle.manifest.preprocessing) for item in features]
-    # The template knows them of all samples together: seconds in all, the rest on average.
-    shares = {
-        name: value / len(features) if name.endswith("_s") else value for name, value in earlier.conditions.items()
-    }
-    return Earlier(features, tuple(bundle.embeddings(views)), (shares,) * len(features))
+    embedded = tuple(bundle.embeddings(views))
+    measured = conditions_in(store, user_id)
+    if len(measured) != len(features):
+        # The template knows them of all samples together: seconds in all, the rest on average.
+        shares = {
+            name: value / len(features) if name.endswith("_s") else value for name, value in earlier.conditions.items()
+        }
+        measured = (shares,) * len(features)
+    conditions = tuple(conditions_of(item, reader.conditions) for item in measured)
+    return Earlier(features, embedded, conditions, measured)
 
 
 def read(

@@ -59,7 +59,8 @@ def cells_of(measured: Mapping[str, float], divisions: Sequence[Division]) -> tu
 
 
 def cells_of_enrolment(together: Mapping[str, float], samples: int, divisions: Sequence[Division]) -> tuple[int, ...]:
-    """The cells of an enrolment as a whole, by the average of its samples: a device keeps no more.
+    """The cells of an enrolment as a whole, by the average of its samples: all that is known of one that was stored
+    without the conditions of each.
 
     Args:
         together: of :func:`uvsdk.scoring.conditions.together`, where seconds are summed.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 Conditions: TypeAlias = Mapping[str, float]
 """Name with unit -> value; what was not measured is absent."""
@@ -37,7 +37,16 @@ class Condition:
         return math.log(max(value, 1e-6)) if self.logarithmic else value
 
 
-def conditions_of(measured: Mapping[str, float], conditions: Sequence[Condition]) -> dict[str, float]:
+class Named(Protocol):
+    """What names a measured value: a :class:`Condition`, or a division into cells."""
+
+    @property
+    def name(self) -> str:
+        """One of the keys of :attr:`uvsdk.scoring.Quality.measured`."""
+        ...
+
+
+def conditions_of(measured: Mapping[str, float], conditions: Sequence[Named]) -> dict[str, float]:
     """Those of ``conditions`` that were measured in one sample.
 
     >>> conditions_of({"speech_s": 3.2, "level_dbfs": -30.0, "snr_db": math.inf}, [Condition("speech_s")])

@@ -9,11 +9,12 @@ import contextlib
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from uvsdk.arrays import Array, Bool
 from uvsdk.errors import StoreError, UnknownUserError, UvsdkError
 from uvsdk.privacy.identifiers import canonical_user_id
+from uvsdk.scoring.conditions import Conditions
 from uvsdk.system.forking import in_child
 from uvsdk.templates.template import Template
 
@@ -88,6 +89,24 @@ class KnowsTraining(Protocol):
 
     def fresh_samples(self, user_id: str, features: Sequence[Array], model_version: str) -> Bool:
         """bool (n,): which of a user's ``features`` that model was made without."""
+        ...
+
+
+@runtime_checkable
+class KeepsConditions(Protocol):
+    """A store that keeps under which conditions each sample was taken, so that an evaluation counts it among its like.
+
+    Elsewhere a template's averages stand for all of its samples.
+    """
+
+    def save_enrolment(
+        self, user_id: str, template: Template, features: Sequence[Array], conditions: Sequence[Conditions] = ()
+    ) -> None:
+        """As :meth:`Store.save_enrolment`, in the same step; ``conditions`` of each sample, or none."""
+        ...
+
+    def conditions(self, user_id: str) -> tuple[Conditions, ...]:
+        """Of each sample, in order; empty where none were kept. Raises :class:`UnknownUserError`."""
         ...
 
 
@@ -167,7 +186,13 @@ def lock_of(store: Store) -> AbstractContextManager[object]:
     return store.lock() if isinstance(store, LockingStore) else contextlib.nullcontext()
 
 
-def save_and_read_back(store: Store, user_id: str, template: Template, features: Sequence[Array]) -> None:
+def save_and_read_back(
+    store: Store,
+    user_id: str,
+    template: Template,
+    features: Sequence[Array],
+    conditions: Sequence[Conditions] = (),
+) -> None:
     """Keep an enrolment and read it again, so that what is said to be stored can be verified with.
 
     Any store is held to this: where the enrolment does not come back as it was, the earlier one is put in its place
@@ -178,7 +203,7 @@ def save_and_read_back(store: Store, user_id: str, template: Template, features:
     """
     with lock_of(store):
         earlier = _enrolment(store, user_id)
-        store.save_enrolment(user_id, template, features)
+        _save(store, user_id, template, features, conditions)
         cause: Exception | None = None
         try:
             if store.template(user_id) == template and same_arrays(store.features(user_id), features):
@@ -201,26 +226,43 @@ def same_arrays(some: Sequence[Array], others: Sequence[Array]) -> bool:
     )
 
 
-def _enrolment(store: Store, user_id: str) -> tuple[Template, tuple[Array, ...]] | None:
+def conditions_in(store: Store, user_id: str) -> tuple[Conditions, ...]:
+    """Of each sample of the enrolment; empty where the store keeps none. Raises :class:`UnknownUserError`."""
+    return store.conditions(user_id) if isinstance(store, KeepsConditions) else ()
+
+
+_Kept: TypeAlias = tuple[Template, tuple[Array, ...], tuple[Conditions, ...]]
+
+
+def _save(
+    store: Store, user_id: str, template: Template, features: Sequence[Array], conditions: Sequence[Conditions]
+) -> None:
+    if isinstance(store, KeepsConditions):
+        store.save_enrolment(user_id, template, features, conditions)
+    else:
+        store.save_enrolment(user_id, template, features)
+
+
+def _enrolment(store: Store, user_id: str) -> _Kept | None:
     """What is to be put back; features that are damaged already are not, and the template alone verifies."""
     try:
         template = store.template(user_id)
     except UnknownUserError:
         return None
     try:
-        return template, tuple(store.features(user_id))
+        return template, tuple(store.features(user_id)), conditions_in(store, user_id)
     except UvsdkError:
-        return template, ()
+        return template, (), ()
 
 
-def _put_back(store: Store, user_id: str, earlier: tuple[Template, tuple[Array, ...]] | None) -> str:
+def _put_back(store: Store, user_id: str, earlier: _Kept | None) -> str:
     """Undo the writing; what is there now, in words."""
     try:
         if earlier is None:
             with contextlib.suppress(UnknownUserError):
                 store.delete(user_id)
             return "Nothing is stored of this person; use another store"
-        store.save_enrolment(user_id, *earlier)
+        _save(store, user_id, *earlier)
         if store.template(user_id) == earlier[0]:
             return "The earlier enrolment is in place again; use another store"
     except Exception:  # noqa: BLE001 - the same store; the first failure is the one that is reported

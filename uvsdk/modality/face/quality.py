@@ -89,7 +89,7 @@ def measure(face: Detection, chip: UInt8, *, template: LandmarkTemplate, reducti
         "contrast": float(inner.std()),
         "overexposed_fraction": float((inner > _WHITE).mean()),
         "underexposed_fraction": float((inner < _BLACK).mean()),
-        **_pose(face.landmarks),
+        **pose(face.landmarks),
         "roll_degrees": face.roll_degrees,
         "occlusion": _occlusion(grey, inner, template.points * (side / template.size)),
     }
@@ -115,7 +115,8 @@ def _kept(grey: Float32, length: int) -> float:
     return float(np.maximum(steps - blurred, 0.0).sum()) / total if total > 0 else 0.0
 
 
-def _pose(landmarks: Float) -> dict[str, float]:
+def pose(landmarks: Float) -> dict[str, float]:
+    """``yaw`` and ``pitch`` of five landmarks (5, 2), as :func:`measure` gives them."""
     right, left, nose = (np.asarray(landmarks[index], np.float64) for index in range(3))
     mouth = np.asarray(landmarks[3:], np.float64).mean(axis=0)
     across, middle = left - right, (left + right) / 2
