@@ -31,10 +31,11 @@ from uvsdk.modality.face.detector import Detection
 from uvsdk.presentation.challenge import Challenges
 from uvsdk.privacy.sealing import Binding, Envelope, seal
 from uvsdk.scoring import Calibration, Placement, Requirement, Threshold, assess
+from uvsdk.scoring.caution import check_domain
 from uvsdk.templates.attempts import Attempts, RetryPolicy, refusal
 from uvsdk.templates.template import Template
 from uvsdk.training.weights import find
-from uvsdk.verify import check_domain, check_rate, compare, verify
+from uvsdk.verify import check_rate, compare, verify
 from uvsdk_device import connection
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.membership import check_server_verification, check_state, forget_here

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 from weakref import WeakKeyDictionary
 
@@ -16,13 +16,17 @@ import numpy as np
 from uvsdk.arrays import Float32
 from uvsdk.bundle.inference import embed, open_bundle
 from uvsdk.errors import ExchangedBundleError, ModelMismatchError, ThresholdError
-from uvsdk.scoring import Calibration, Presentation, Quality
+from uvsdk.scoring import Basis, Calibration, Placement, Presentation, Quality
+from uvsdk.scoring.calibration import two_digits
+from uvsdk.scoring.caution import basis_of, placed, raised
+from uvsdk.scoring.conditions import conditions_of
 from uvsdk.system.forking import in_child_of_this_module
-from uvsdk.templates.gallery import Candidate, Gallery
+from uvsdk.templates.gallery import Candidate, Gallery, SearchResult
 from uvsdk.verify import check_detectors, presentations_of
 
 if TYPE_CHECKING:
     from uvsdk.bundle import Bundle
+    from uvsdk.bundle.inference import Embedded
     from uvsdk.modality import Capture, Sample
     from uvsdk.presentation import PresentationAttackDetector
 
@@ -71,13 +75,15 @@ class Identification:
 
     Args:
         candidates: the best first, whether or not they reach the threshold; ids are left out of ``repr``.
-        threshold: what the best score was held against.
+        threshold: what the best score was held against; it claims no trials and no interval where ``basis`` says that
+            the probe or the best candidate's template lies outside of what was measured.
         people: how many were searched.
         tied: how many of them share the best score.
         model_version: the model that gave the scores.
         quality: what was measured in the probe.
         timings_s: stage -> seconds.
         presentations: what each presentation attack detector said of the probe; empty where none was asked.
+        basis: what the threshold rests on, and whether that speaks for this probe and the best candidate's template.
 
     >>> threshold = SearchThreshold(score=0.5, fpir=0.01, people=2, trials=0)
     >>> found = Identification((Candidate("ana", 0.8), Candidate("ben", 0.1)), threshold, 2, 1, "m")
@@ -99,6 +105,7 @@ class Identification:
     quality: Quality = field(default_factory=Quality)
     timings_s: dict[str, float] = field(default_factory=dict)
     presentations: tuple[Presentation, ...] = ()
+    basis: Basis = field(default_factory=Basis)
 
     @property
     def outcome(self) -> SearchOutcome:
@@ -131,6 +138,9 @@ def identify(
     fpir: float = DEFAULT_FPIR,
     top: int = 5,
     threshold: SearchThreshold | None = None,
+    fallback: bool = False,
+    strict_domain: bool = False,
+    release: int = 0,
     capture: Capture | None = None,
     detectors: Sequence[PresentationAttackDetector] = (),
 ) -> Identification:
@@ -141,6 +151,10 @@ def identify(
     part. Equal templates, as of one person enrolled under two names, tie: then nobody is named and ``outcome`` says
     so. An empty gallery rejects everybody.
 
+    The result's ``basis`` says what that threshold rests on, and whether the probe and the best candidate's template
+    lie where the people of the calibration lay. Where they do not the score must be higher, as for
+    :func:`uvsdk.verify`; under ``strict_domain`` nobody is named or rejected.
+
     Args:
         probe: one sample, in any form the modality reads.
         gallery: who can be named.
@@ -148,6 +162,10 @@ def identify(
         fpir: false positive identification rate to aim for: of a hundred strangers, how many may be named.
         top: how many candidates to report.
         threshold: in place of the one read from the bundle's calibration.
+        fallback: where the trials cannot support ``fpir`` among so many people, search at the lowest rate that they
+            support (:func:`lowest_fpir`); the result's ``basis`` then has both.
+        strict_domain: refuse where the calibration does not speak for the probe and the best candidate's template.
+        release: number of the release that the model belongs to, for the result's ``basis``.
         capture: how the probe is taken: quality policy, rule for several faces, limits.
         detectors: presentation attack detectors that look at the probe too; one that sees an attack names nobody.
 
@@ -156,6 +174,7 @@ def identify(
         ModelMismatchError: the templates are of another model version.
         ThresholdError: no calibration, too few impostor trials for ``fpir`` in a gallery of this size, or a threshold
             of another model or a smaller gallery.
+        UncalibratedDomainError: ``strict_domain``, and the calibration does not speak for this search.
         ExchangedBundleError: the bundle's calibration is none of those that the templates' thresholds were read from.
         SettingsError: ``top`` below 1, or a detector looks at samples of another modality.
         BundleError: the model cannot be read.
@@ -166,23 +185,60 @@ def identify(
             f"the gallery was made with model {gallery.model_version[:12]}, this is {bundle.version[:12]}: use the "
             "bundle it was made with, or make the templates again from the stored features"
         )
-    limit = _applicable(threshold, gallery, bundle, fpir)
+    limit = _applicable(threshold, gallery, bundle, fpir, fallback=fallback)
     check_detectors(detectors, bundle)
     embedded = embed(probe, bundle, capture=capture)
     start = time.perf_counter()
     found = gallery.search(embedded.embedding, top)
+    calibration = None if limit.measured_on == "hand" else bundle.calibration
+    placement = _placed(found, embedded, calibration, strict=strict_domain)
     timings_s = {**embedded.timings_s, "search": time.perf_counter() - start}
     presentations, spent_s = presentations_of(detectors, embedded)
     return Identification(
         found.candidates,
-        limit,
+        _outside(limit, placement),
         found.people,
         found.tied,
         bundle.version,
         embedded.quality,
         {**timings_s, **spent_s},
         presentations,
+        _basis(limit, calibration, placement, asked_fpir=fpir if threshold is None else limit.fpir, release=release),
     )
+
+
+def _placed(found: SearchResult, embedded: Embedded, calibration: Calibration | None, *, strict: bool) -> Placement:
+    """Of the probe and the best candidate's template: nobody else is named."""
+    if calibration is None or found.best_row is None:
+        return Placement()
+    return placed(
+        calibration,
+        found.best_row,
+        embedded.embedding,
+        template=found.best_conditions,
+        probe=conditions_of(embedded.quality.measured, calibration.conditions),
+        strict=strict,
+    )
+
+
+def _outside(limit: SearchThreshold, placement: Placement) -> SearchThreshold:
+    """The threshold of this search: outside of what was measured it is higher and claims no trials."""
+    if placement.verdict != "outside":
+        return limit
+    return replace(limit, score=raised(limit.score, placement), trials=0, interval=(0.0, 1.0))
+
+
+def _basis(
+    limit: SearchThreshold, calibration: Calibration | None, placement: Placement, *, asked_fpir: float, release: int
+) -> Basis:
+    people = limit.trials if limit.measured_on == "cohort" else 0  # each of a cohort is searched once
+    if limit.measured_on == "hand":
+        found = Basis(release=release)
+    elif calibration is None:  # of the application's own, under a model without a calibration
+        found = Basis("what the application measured", people, limit.trials, release=release)
+    else:
+        found = basis_of(calibration, placement, trials=limit.trials, release=release, people=people)
+    return replace(found, asked_fpir=asked_fpir, fpir=limit.fpir)
 
 
 def search_threshold(calibration: Calibration, people: int, *, fpir: float) -> SearchThreshold:
@@ -208,17 +264,18 @@ def search_threshold(calibration: Calibration, people: int, *, fpir: float) -> S
     size, trials = max(people, 1), calibration.trials("cosine")
     lowest = calibration.lowest_fmr("cosine")
     if fpir / size < lowest * (1 - 1e-12):
-        supported = math.floor(fpir / lowest + 1e-9)
-        advice = f"search at most {supported} people" if supported else "ask for a higher rate"
+        supported, least = math.floor(fpir / lowest + 1e-9), two_digits(size * lowest)
+        advice = [f"search at most {supported} people"] * (supported > 0)
+        advice += [f"ask for {least:g} or more (fallback takes the lowest rate)"] * (least < 1)
         known = f" of {calibration.people} people" if calibration.people else ""
         support = (
             f"so at least {math.ceil(3 * size / fpir)} impostor trials; there are {trials}{known}"
             if calibration.tail is None
-            else f"and {calibration.account}, support {lowest:g}"
+            else f"and {calibration.account}, support {lowest:.3g}"
         )
         raise ThresholdError(
             f"a false positive identification rate of {fpir:g} among {size} people needs a false match rate of "
-            f"{fpir / size:g}, {support}: {advice}, or calibrate with more people"
+            f"{fpir / size:.3g}, {support}: {', '.join([*advice, 'or calibrate with more people'])}"
         )
     # Rounding must not refuse a rate that the trials support exactly.
     pair = calibration.threshold(max(fpir / size, math.nextafter(lowest, 1.0)))
@@ -257,6 +314,28 @@ def cohort_threshold(gallery: Gallery, cohort: Float32, *, fpir: float) -> Searc
     return SearchThreshold(limit.score, fpir, people, len(cohort), limit.interval, "cohort", gallery.model_version)
 
 
+def lowest_fpir(gallery: Gallery, calibration: Calibration) -> float:
+    """The lowest false positive identification rate that :func:`threshold_for` takes in this gallery, up to two digits.
+
+    Raises:
+        ThresholdError: there is none below 1; the message says how many people can be searched.
+
+    >>> lowest_fpir(Gallery(), Calibration.from_scores(np.arange(3000) / 3000, model_version="m", source="by hand"))
+    0.001
+    """
+    people, lowest = max(len(gallery), 1), calibration.lowest_fmr("cosine")
+    rates = [people * lowest]
+    if calibration.cohort is not None and len(gallery):
+        rates.append(3 / len(np.unique(calibration.cohort.person)))
+    found = two_digits(min(rates))
+    if found >= 1.0:
+        raise ThresholdError(
+            f"{calibration.account} support a false match rate of {lowest:.3g}, which shows no rate below 1 for a "
+            f"search of {people} people: search at most {math.ceil(1 / lowest) - 1}, or calibrate with more people"
+        )
+    return found
+
+
 def threshold_for(gallery: Gallery, calibration: Calibration, *, fpir: float) -> SearchThreshold:
     """The threshold :func:`identify` takes by default.
 
@@ -267,8 +346,17 @@ def threshold_for(gallery: Gallery, calibration: Calibration, *, fpir: float) ->
         ThresholdError: neither supports ``fpir``; the message says what each would need.
     """
     cohort = calibration.cohort
-    if cohort is None or not len(gallery):
-        return search_threshold(calibration, len(gallery), fpir=fpir)
+    if not len(gallery):
+        return search_threshold(calibration, 0, fpir=fpir)
+    if cohort is None:
+        try:
+            return search_threshold(calibration, len(gallery), fpir=fpir)
+        except ThresholdError as error:
+            _check_rate(fpir)
+            raise ThresholdError(
+                f"{error}; with the embeddings of {math.ceil(3 / fpir)} people or more (uvsdk calibrate --with-cohort) "
+                "the rate is measured on the gallery itself, whatever its size"
+            ) from error
     changes = gallery.changes
     with _lock:
         known = _measured.get(gallery)
@@ -307,7 +395,9 @@ def _renew() -> None:
 in_child_of_this_module(_renew)
 
 
-def _applicable(threshold: SearchThreshold | None, gallery: Gallery, bundle: Bundle, fpir: float) -> SearchThreshold:
+def _applicable(
+    threshold: SearchThreshold | None, gallery: Gallery, bundle: Bundle, fpir: float, *, fallback: bool
+) -> SearchThreshold:
     if threshold is None:
         if bundle.calibration is None:
             raise ThresholdError(
@@ -319,6 +409,9 @@ def _applicable(threshold: SearchThreshold | None, gallery: Gallery, bundle: Bun
                 f"copy of the model has {bundle.calibration.digest[:12]}: use the bundle the people were enrolled "
                 "with; if the new calibration is meant, make the templates again with it"
             )
+        if fallback:
+            _check_rate(fpir)
+            fpir = max(fpir, lowest_fpir(gallery, bundle.calibration))
         return threshold_for(gallery, bundle.calibration, fpir=fpir)
     if threshold.model_version not in ("", bundle.version):
         raise ThresholdError(

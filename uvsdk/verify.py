@@ -18,9 +18,9 @@ from uvsdk.errors import (
     ModelMismatchError,
     SampleError,
     ThresholdError,
-    UncalibratedDomainError,
 )
 from uvsdk.scoring import Basis, Calibration, Decision, Placement, Presentation, Quality, Scale, Threshold
+from uvsdk.scoring.caution import basis_of, placed, raised
 from uvsdk.scoring.conditions import conditions_of
 from uvsdk.templates.template import Template
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from uvsdk.presentation import PresentationAttackDetector
 
 _NORM_TOLERANCE = 1e-3  # SPEC 1.7
-_NEVER = 1.0 + 1e-6  # a cosine threshold that nothing reaches
 
 
 def verify(
@@ -182,23 +181,13 @@ def decide(
     limit = _applicable(threshold, bundle)
     score = _rounded(compare(embedding, template))
     calibration = bundle.calibration
-    llr, placement = None, Placement()
-    if calibration is not None:
-        probe = conditions_of(quality.measured, calibration.conditions)
-        if not _by_hand(limit):
-            placement = calibration.place(template.embedding, embedding, template=template.conditions, probe=probe)
-        if strict_domain:
-            check_domain(placement, calibration.source)
-        if calibration.ratio is not None:
-            llr = _rounded(
-                calibration.llr(
-                    template.embedding,
-                    embedding,
-                    template=template.conditions,
-                    probe=probe,
-                    rise=placement.rise,
-                )
-            )
+    known = () if calibration is None else calibration.conditions
+    rows, probe = (template.embedding, embedding), conditions_of(quality.measured, known)
+    measured = None if _by_hand(limit) else calibration
+    placement = placed(measured, *rows, template=template.conditions, probe=probe, strict=strict_domain)
+    llr = None
+    if calibration is not None and calibration.ratio is not None:
+        llr = _rounded(calibration.llr(*rows, template=template.conditions, probe=probe, rise=placement.rise))
     basis = _basis(limit, calibration, placement, asked_fmr=asked_fmr, release=release)
     spent_s = {**(timings_s or {}), "decision": time.perf_counter() - start}
     return Decision(
@@ -215,10 +204,8 @@ def _outside(threshold: Threshold, placement: Placement) -> Threshold:
     """The threshold of a comparison: outside of what was measured it claims no trials, and a cosine's is higher."""
     if placement.verdict != "outside":
         return threshold
-    raised = threshold.score
-    if threshold.scale == "cosine":
-        raised = min(_rounded(raised + placement.cosine_rise), _NEVER)
-    return replace(threshold, score=raised, trials=0, interval=(0.0, 1.0))
+    score = raised(threshold.score, placement) if threshold.scale == "cosine" else threshold.score
+    return replace(threshold, score=score, trials=0, interval=(0.0, 1.0))
 
 
 def _basis(
@@ -232,16 +219,8 @@ def _basis(
     asked = asked_fmr if asked_fmr is not None or threshold.by_default else threshold.fmr
     if calibration is None or _by_hand(threshold):
         return Basis(release=release, asked_fmr=asked, fmr=threshold.fmr)
-    return Basis(
-        calibration.source,
-        calibration.people,
-        threshold.trials,
-        calibration.measured_unix_s,
-        release,
-        asked,
-        threshold.fmr,
-        placement,
-    )
+    found = basis_of(calibration, placement, trials=threshold.trials, release=release)
+    return replace(found, asked_fmr=asked, fmr=threshold.fmr)
 
 
 def check_calibration(template: Template, bundle: Bundle, *, threshold: Threshold | None = None) -> None:
@@ -336,18 +315,6 @@ def stricter(own: Threshold, other: Threshold) -> Threshold:
     if other.score > own.score:
         return other
     return replace(own, fmr=min(own.fmr, other.fmr))
-
-
-def check_domain(placement: Placement, source: str) -> None:
-    """Raises :class:`UncalibratedDomainError` where template or probe lies outside of what was measured on ``source``.
-
-    A calibration that does not say where its people lie refuses nobody.
-    """
-    if placement.verdict == "outside":
-        raise UncalibratedDomainError(
-            f"{placement.words} on {source}, so no false match rate is known for this comparison; calibrate with "
-            "people and samples like these (uvsdk calibrate), or decide without strict_domain"
-        )
 
 
 def check_rate(fmr: float | None, in_force: float) -> None:

@@ -181,6 +181,7 @@ class _Handlers:
                 asked.user,
                 asked.sample,
                 fmr=asked.fmr,
+                fallback=asked.fallback,
                 capture=capture,
                 detectors=detectors_of(runtime.bundle) if self._settings.presentation_detector else (),
                 told=self._settings.scores,
@@ -232,13 +233,16 @@ class _VerifyRequest:
     user: str
     sample: bytes
     fmr: float | None = None
+    fallback: bool = False
     quality: QualityPolicy | None = None
     faces: FacesRule | None = None
 
 
 def _typed(form: Mapping[str, str]) -> dict[str, object]:
-    """A form as the JSON it stands for: ``fmr`` a number where it is one."""
+    """A form as the JSON it stands for: ``fmr`` a number where it is one, ``fallback`` true or false."""
     values: dict[str, object] = dict(form)
+    if form.get("fallback") in ("true", "false"):
+        values["fallback"] = form["fallback"] == "true"
     with contextlib.suppress(ValueError):
         values |= {name: float(str(values[name])) for name in {"fmr"} & set(values)}
     return values
@@ -246,16 +250,21 @@ def _typed(form: Mapping[str, str]) -> dict[str, object]:
 
 def _asked(values: object) -> _VerifyRequest:
     if not isinstance(values, dict) or not {"user", "sample"} <= set(values) <= set(FIELDS):
-        raise WireError("expected an object of user, sample (base64) and, if wanted, fmr, quality and faces")
+        raise WireError(
+            f"expected an object of user, sample (base64) and, if wanted, {', '.join(list(FIELDS)[2:-1])} and "
+            f"{list(FIELDS)[-1]}"
+        )
     user, sample, fmr = values["user"], values["sample"], values.get("fmr")
-    quality, faces = values.get("quality"), values.get("faces")
+    fallback, quality, faces = values.get("fallback", False), values.get("quality"), values.get("faces")
     if not isinstance(user, str) or not user or not isinstance(sample, str):
         raise WireError("user and sample are text, and user is not empty")
     if fmr is not None and (isinstance(fmr, bool) or not isinstance(fmr, int | float)):
         raise WireError("fmr is a number")
+    if not isinstance(fallback, bool):
+        raise WireError("fallback is true or false")
     if quality not in (None, *QUALITY_POLICIES) or faces not in (None, *FACES_RULES):
         raise WireError(f"quality is one of {', '.join(QUALITY_POLICIES)}; faces one of {', '.join(FACES_RULES)}")
     try:
-        return _VerifyRequest(user, base64.b64decode(sample, validate=True), fmr, quality, faces)
+        return _VerifyRequest(user, base64.b64decode(sample, validate=True), fmr, fallback, quality, faces)
     except ValueError as error:
         raise WireError("sample is not base64") from error

@@ -95,6 +95,7 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="one recording or picture")
     _model_arguments(parser)
     parser.add_argument("--fmr", type=float, help="false match rate, in place of the one enrolled with")
+    _fallback_argument(parser)
     parser.add_argument("--json", action="store_true", help="print the decision as JSON")
     _capture_arguments(parser)
     _detector_argument(parser)
@@ -117,6 +118,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         arguments.user,
         arguments.file,
         fmr=arguments.fmr,
+        fallback=arguments.fallback,
         capture=_capture(arguments),
         detectors=detectors_of(runtime.bundle) if arguments.presentation_detector else (),
     )
@@ -137,22 +139,29 @@ def _identify_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_FPIR,
         help="false positive identification rate to aim for (default %(default)s)",
     )
+    _fallback_argument(parser)
     parser.add_argument("--top", type=int, default=5, help="how many candidates to print (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     _capture_arguments(parser)
     _detector_argument(parser)
+    _domain_argument(parser)
     _store_arguments(parser)
 
 
 def _identify(arguments: argparse.Namespace) -> int:
     from uvsdk.presentation.detector import detectors_of
 
-    runtime = Runtime(_open_store(arguments), _model(arguments), ageing=AgeingPolicy() if arguments.ageing else None)
-    runtime = runtime.settled()
+    runtime = Runtime(
+        _open_store(arguments),
+        _model(arguments),
+        ageing=AgeingPolicy() if arguments.ageing else None,
+        strict_domain=arguments.strict_domain,
+    ).settled()
     found = runtime.identify(
         arguments.file,
         runtime.gallery(),
         fpir=arguments.fpir,
+        fallback=arguments.fallback,
         top=arguments.top,
         capture=_capture(arguments),
         detectors=detectors_of(runtime.bundle) if arguments.presentation_detector else (),
@@ -453,6 +462,14 @@ def _capture_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("largest", "single", "only"),
         default="single",
         help="whose face is meant where a picture has several (default %(default)s: the clearly largest one)",
+    )
+
+
+def _fallback_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--fallback",
+        action="store_true",
+        help="where the model's trials cannot support that rate, take the lowest that they support",
     )
 
 

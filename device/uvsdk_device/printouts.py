@@ -7,6 +7,7 @@ from typing import Any
 
 from uvsdk.enroll import Enrollment
 from uvsdk.identify import Identification
+from uvsdk.rest.verification import basis_document
 from uvsdk.scoring import Decision, Presentation
 from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.releases import read_standing
@@ -54,10 +55,8 @@ def identification_lines(found: Identification) -> Iterator[str]:
         yield f"ambiguous: {found.tied} people share the best score; were they enrolled twice?"
     else:
         yield f"identified: {found.user_id}" if found.outcome == "identified" else "rejected: nobody of them"
-    yield (
-        f"threshold {limit.score:.3f} among {found.people} people (false positive identification rate {limit.fpir:g}, "
-        f"{limit.trials} {'people of a cohort' if limit.measured_on == 'cohort' else 'impostor trials'})"
-    )
+    yield f"threshold {limit.score:.3f} among {found.people} people"
+    yield f"basis: {found.basis.words}"
     for candidate in found.candidates:
         yield f"{candidate.score:.3f}  {candidate.user_id}"
     yield from _presentation_lines(found.presentations)
@@ -110,6 +109,7 @@ def identification_json(found: Identification) -> dict[str, Any]:
             "interval": list(limit.interval),
             "measured_on": limit.measured_on,
         },
+        "basis": basis_document(found.basis, told=True),
         "model_version": found.model_version,
         "presentations": [
             {

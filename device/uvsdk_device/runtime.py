@@ -148,6 +148,7 @@ class Runtime:
         *,
         threshold: Threshold | None = None,
         fmr: float | None = None,
+        fallback: bool = False,
         capture: Capture | None = None,
         detectors: Sequence[PresentationAttackDetector] = (),
         told: bool = False,
@@ -159,6 +160,7 @@ class Runtime:
             probe: one sample, in any form the modality reads.
             threshold: in place of the template's own.
             fmr: false match rate to decide at in place of the template's own, see :func:`uvsdk.verify.threshold_for`.
+            fallback: where the trials cannot support ``fmr``, decide at the lowest rate that they support.
             capture: how the probe is taken: quality policy, rule for several faces, limits.
             detectors: presentation attack detectors that look at the probe too.
             told: whether somebody else than whoever holds the store is told the score; then every answer counts as an
@@ -178,6 +180,7 @@ class Runtime:
                 probe,
                 threshold=threshold,
                 fmr=fmr,
+                fallback=fallback,
                 capture=capture,
                 detectors=detectors,
                 told=told,
@@ -193,6 +196,7 @@ class Runtime:
                 model=self._bundle,
                 threshold=threshold,
                 fmr=fmr,
+                fallback=fallback,
                 capture=capture,
                 detectors=detectors,
                 strict_domain=self._strict_domain,
@@ -254,6 +258,7 @@ class Runtime:
         fpir: float = DEFAULT_FPIR,
         top: int = 5,
         threshold: SearchThreshold | None = None,
+        fallback: bool = False,
         capture: Capture | None = None,
         detectors: Sequence[PresentationAttackDetector] = (),
     ) -> Identification:
@@ -265,23 +270,28 @@ class Runtime:
         Args:
             probe: one sample, in any form the modality reads.
             people: who can be named, see :meth:`gallery`.
-            fpir, top, threshold, capture, detectors: as for :func:`uvsdk.identify.identify`.
+            fpir, top, threshold, fallback, capture, detectors: as for :func:`uvsdk.identify.identify`. Whoever is named
+                at a higher rate than 1 % counts as nobody.
 
         Raises:
             TooManyAttemptsError, DisabledError: after failures in a row; the probe was not looked at.
             SampleError, ModelMismatchError, ThresholdError: as for :func:`uvsdk.identify.identify`; the last but one
                 also where a release was adopted since the gallery was made: make it again.
+            UncalibratedDomainError: the runtime is strict, and the calibration does not speak for this search.
         """
-        bundle = self.bundle
+        now = self.settled()
 
         def search() -> Identification:
             return identify(
                 probe,
                 people,
-                model=bundle,
+                model=now._bundle,
                 fpir=fpir,
                 top=top,
                 threshold=threshold,
+                fallback=fallback,
+                strict_domain=self._strict_domain,
+                release=now._release,
                 capture=capture,
                 detectors=detectors,
             )

@@ -57,6 +57,7 @@ class Metrics:
     mean_delta_norm: Gauge = field(init=False)
     largest_step_ratio: Gauge = field(init=False)
     verifications: Counter = field(init=False)
+    outside_verifications: Counter = field(init=False)
     verify_seconds: Histogram = field(init=False)
     refused_attempts: Counter = field(init=False)
     release: Gauge = field(init=False)
@@ -108,6 +109,15 @@ class Metrics:
                 ),
             ),
             ("verifications", Counter("uvsdk_verifications", "By outcome.", ["outcome"], registry=registry)),
+            (
+                "outside_verifications",
+                Counter(
+                    "uvsdk_outside_verifications",
+                    "Of template or probe outside of what was calibrated, by outcome; refused where that is strict.",
+                    ["outcome"],
+                    registry=registry,
+                ),
+            ),
             ("verify_seconds", Histogram("uvsdk_verify_seconds", "Decode to decision.", registry=registry)),
             (
                 "refused_attempts",

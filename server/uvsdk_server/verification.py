@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
@@ -66,7 +67,9 @@ class Verifier:
         self._strict_domain = strict_domain
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
 
-    async def verify(self, user: str, probe: Probe, fmr: float | None, *, caller: str, told: bool) -> Decision:
+    async def verify(
+        self, user: str, probe: Probe, fmr: float | None, *, fallback: bool = False, caller: str, told: bool
+    ) -> Decision:
         """Decide as the person's own device would, and never laxer than the deployment's rate.
 
         It is decided by the release in force, and by a former one, with the model and the calibration of then, where
@@ -78,6 +81,8 @@ class Verifier:
             user: hashed id of the claimed person.
             probe: what is compared.
             fmr: false match rate to decide at, at most the one in force.
+            fallback: where the trials cannot support ``fmr``, decide at the strictest rate that they measure, or at the
+                one in force where that is stricter.
             caller: id of the token that asks.
             told: whether the caller will be told the score, which is then counted whatever it is.
 
@@ -93,12 +98,17 @@ class Verifier:
         current, template = await self._found(user, probe)
         bundle = current.bundle
         # In a thread: a rate that was not asked for before is measured first.
-        threshold = await asyncio.get_running_loop().run_in_executor(self._pool, self._threshold, bundle, template, fmr)
+        threshold = await asyncio.get_running_loop().run_in_executor(
+            self._pool, partial(self._threshold, bundle, template, fmr, fallback=fallback)
+        )
         capture = self._capture.narrow(quality=probe.quality, faces=probe.faces)
 
         def compared() -> Decision:
             detectors = detectors_of(bundle) if self._presentation_detector else ()
-            return _decide(current, template, threshold, probe, capture, detectors, strict_domain=self._strict_domain)
+            decided = _decide(
+                current, template, threshold, probe, capture, detectors, strict_domain=self._strict_domain
+            )
+            return decided if fmr is None else replace(decided, basis=replace(decided.basis, asked_fmr=fmr))
 
         async def attempt() -> Decision:
             return await asyncio.get_running_loop().run_in_executor(self._pool, compared)
@@ -106,11 +116,16 @@ class Verifier:
         start = time.perf_counter()
         try:
             decision = await self._gate.decide(user, caller, attempt, told=told)
-        except (SampleError, UncalibratedDomainError):
+        except (SampleError, UncalibratedDomainError) as error:
             self._metrics.verifications.labels("unusable").inc()
+            if isinstance(error, UncalibratedDomainError):
+                self._metrics.outside_verifications.labels("refused").inc()
             raise
         self._metrics.verify_seconds.observe(time.perf_counter() - start)
-        self._metrics.verifications.labels("accepted" if decision.accepted else "rejected").inc()
+        outcome = "accepted" if decision.accepted else "rejected"
+        self._metrics.verifications.labels(outcome).inc()
+        if decision.basis.placement.verdict == "outside":
+            self._metrics.outside_verifications.labels(outcome).inc()
         return decision
 
     async def close(self) -> None:
@@ -151,10 +166,11 @@ class Verifier:
             "the template is of a model or a calibration that verifies no longer; its device must renew it",
         )
 
-    def _threshold(self, bundle: Bundle, template: Template, fmr: float | None) -> Threshold:
+    def _threshold(self, bundle: Bundle, template: Template, fmr: float | None, *, fallback: bool) -> Threshold:
         """The device's own threshold (:func:`uvsdk.verify.threshold_for`), or the deployment's where that is higher.
 
-        What the device says of its threshold can only make the server stricter.
+        What the device says of its threshold can only make the server stricter, and so can a caller: what ``fallback``
+        comes to is held against the same two.
         """
         if bundle.calibration is None:
             raise Problem(
@@ -164,8 +180,8 @@ class Verifier:
         bound = threshold_at(bundle, self._fmr, scale=None if own is None else own.scale)
         check_rate(fmr, bound.fmr if own is None else min(bound.fmr, own.fmr))
         if own is None:
-            return bound if fmr is None else threshold_at(bundle, fmr)
-        return stricter(threshold_for(template, bundle, fmr=fmr), bound)
+            return bound if fmr is None else stricter(threshold_at(bundle, fmr, fallback=fallback), bound)
+        return stricter(threshold_for(template, bundle, fmr=fmr, fallback=fallback), bound)
 
 
 def _is_of(template: Template, release: ReleaseRow) -> bool:

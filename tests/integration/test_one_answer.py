@@ -24,11 +24,14 @@ from tests.builders import on_loopback, page, sound_file
 from tests.integration import harness, roles
 from tests.integration.harness import CONFIG, PEPPER, RunningServer, SyntheticDevice, kind
 from uvsdk.bundle import Bundle, shipped
+from uvsdk.bundle.inference import embed
 from uvsdk.enroll import enroll
+from uvsdk.errors import UncalibratedDomainError
 from uvsdk.federation.messages import TemplateUpload
 from uvsdk.privacy.identifiers import hash_user_id
 from uvsdk.records.codec import pack
 from uvsdk.scoring import Threshold
+from uvsdk.scoring.domain import Domain
 from uvsdk.templates.template import Template
 from uvsdk.verify import verify
 from uvsdk_device.agent import AgentSettings, create_app
@@ -70,19 +73,23 @@ class Three:
     agent: httpx.Client
     token: str
 
-    def answers(self, person: str, probe: bytes, **more: Any) -> list[tuple[object, ...]]:
-        """accepted, score, ratio, threshold and rate, by the API, the agent and the server."""
-        decision = verify(probe, self.store.template(person), model=self.bundle, **more)
+    def asked(self, person: str, probe: bytes, **more: Any) -> tuple[httpx.Response, httpx.Response]:
+        """What the agent and the server answer."""
         body = {"sample": base64.b64encode(probe).decode(), **more}
         deployment = self.server.config.deployment
         user = hash_user_id(person, deployment=deployment, pepper=PEPPER)
+        return (
+            self.agent.post("/v1/verify", json={**body, "user": person}),
+            self.server.ask("POST", "/v1/verify", token=self.token, json={**body, "user": user}),
+        )
+
+    def answers(self, person: str, probe: bytes, **more: Any) -> list[tuple[object, ...]]:
+        """accepted, score, ratio, threshold and rate, by the API, the agent and the server."""
+        decision = verify(probe, self.store.template(person), model=self.bundle, **more)
         found: list[tuple[object, ...]] = [
             (decision.accepted, decision.score, decision.llr, decision.threshold.score, decision.threshold.fmr)
         ]
-        for answer in (
-            self.agent.post("/v1/verify", json={**body, "user": person}),
-            self.server.ask("POST", "/v1/verify", token=self.token, json={**body, "user": user}),
-        ):
+        for answer in self.asked(person, probe, **more):
             assert answer.status_code == 200, answer.text
             told = answer.json()
             limit = told["threshold"]
@@ -106,8 +113,9 @@ def three(folder: Path, bundle: Bundle, people: dict[str, list[bytes]], **settin
             enrolled = enroll(person, samples, model=bundle, store=store, federation=federation, outliers="keep")
             assert enrolled.participation is not None
             assert enrolled.participation.state == "joined", enrolled.participation
+        strict_domain = settings.get("strict_domain", False) is True
         app = create_app(
-            Runtime(store, bundle, retry=None),
+            Runtime(store, bundle, retry=None, strict_domain=strict_domain),
             token=TOKEN,
             settings=AgentSettings(scores=True),
             forget=partial(forget_here, store=store),
@@ -151,6 +159,59 @@ def test_two_hundred_trials_on_handwriting(tmp_path: Path) -> None:
         assert own is not None
         assert everybodys is not None
         assert own.score != everybodys.score
+
+
+@functools.cache
+def digits_of_a_domain() -> Bundle:
+    """The shipped bundle, which now knows where pages of digits lie."""
+    bundle = shipped()
+    assert bundle.calibration is not None
+    digits = load_digits()
+    rows = np.stack([embed(page(image), bundle).embedding for image in digits.images[-300:]])
+    domain = Domain.of_people(rows, np.arange(len(rows)))
+    return bundle.with_calibration(replace(bundle.calibration, domain=domain, people=300))
+
+
+def test_a_strict_domain_and_a_rate_that_falls_back(tmp_path: Path) -> None:
+    """One server and one agent, both strict, whose calibration knows its domain."""
+    bundle, own = digits_of_a_domain(), pages()
+    enrolment = {person: own[person][:5] for person in ("person 0", "person 1")}
+    striped = np.array(load_digits().images[0])
+    striped[::2] = 16.0
+    foreign = page(striped)
+    with three(tmp_path, bundle, enrolment, strict_domain=True) as setting:
+        inside = own["person 0"][30]
+        for answer in setting.asked("person 0", inside):
+            assert answer.status_code == 200, answer.text
+            told = answer.json()
+            assert (told["accepted"], told["basis"]["domain"], told["basis"]["reasons"]) == (True, "inside", [])
+            assert told["basis"]["statistics"]["probe"] < told["basis"]["statistics"]["limit"]
+        for answer in setting.asked("person 0", foreign):
+            assert (answer.status_code, kind(answer)) == (422, "uncalibrated-domain"), answer.text
+            assert "so no false match rate is known for this comparison" in answer.json()["detail"]
+        with pytest.raises(UncalibratedDomainError):
+            verify(foreign, setting.store.template("person 0"), model=bundle, strict_domain=True)
+        assert 'uvsdk_verifications_total{outcome="unusable"} 1.0' in setting.server.ask("GET", "/metrics").text
+
+        # 20,000 trials measure 0.00015 at best. A stricter rate is refused, or with a fallback that one decides.
+        assert bundle.calibration is not None
+        strictest = bundle.calibration.strictest()
+        for answer in setting.asked("person 0", inside, fmr=1e-6):
+            assert (answer.status_code, kind(answer)) == (422, "threshold"), answer.text
+        (api, *others) = setting.answers("person 0", inside, fmr=1e-6, fallback=True)
+        assert (api[3:], others) == ((bundle.calibration.threshold(strictest).score, strictest), [api, api])
+        for answer in setting.asked("person 0", inside, fmr=1e-6, fallback=True):
+            basis = answer.json()["basis"]
+            assert (basis["asked_fmr"], basis["fmr"]) == (1e-6, strictest)
+            assert basis["words"].startswith(f"false match rate {strictest:g} (asked 1e-06) measured on")
+        for answer in setting.asked("person 0", inside, fallback=True):  # of no rate: what is in force decides
+            assert (answer.status_code, answer.json()["basis"]["asked_fmr"]) == (200, None), answer.text
+        # It only ever makes a decision possible that was refused: nobody is decided laxer than what is in force.
+        for answer in setting.asked("person 0", inside, fmr=0.2, fallback=True):
+            assert (answer.status_code, kind(answer)) == (422, "laxer-rate"), answer.text
+        for wrong in ("yes", 1, None):
+            for answer in setting.asked("person 0", inside, fmr=1e-6, fallback=wrong):
+                assert answer.status_code in (400, 422), answer.text
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from uvsdk.enrolment import ageing
 from uvsdk.enrolment.ageing import AgeingPolicy, History, Step
 from uvsdk.errors import ModelMismatchError, SampleError, SettingsError, TemplateFormatError
 from uvsdk.records.codec import pack, unpack
-from uvsdk.scoring import Decision, Presentation, Threshold
+from uvsdk.scoring import Basis, Decision, Placement, Presentation, Threshold
 from uvsdk.templates.template import Template
 from uvsdk.verify import compare
 
@@ -48,10 +48,11 @@ def try_step(
     presentations: tuple[Presentation, ...] = LIVE,
     enrolled: Template = ANA,
     strong: Threshold = STRONG,
+    basis: Basis | None = None,
 ) -> Step:
     """Verify ``probe`` against the template in use, as a runtime does, and age by it."""
     score = compare(probe, ageing.template_of(enrolled, history))
-    decision = Decision(score, LIMIT, "m", presentations=presentations)
+    decision = Decision(score, LIMIT, "m", presentations=presentations, basis=basis or Basis())
     return ageing.step(
         enrolled,
         history,
@@ -97,6 +98,14 @@ def test_what_moves_nothing(probe: Float32, presentations: tuple[Presentation, .
 
 def test_without_a_detector_only_where_the_policy_says_so() -> None:
     assert try_step(None, at(20), presentations=(), policy=AgeingPolicy(require_live=False)).taken
+
+
+def test_an_acceptance_outside_of_what_was_measured_moves_nothing() -> None:
+    found = try_step(None, at(30), basis=Basis("forty people", placement=Placement("outside", reasons=("probe",))))
+    assert (found.taken, found.history.steps) == (False, 0)
+    assert "outside of what was measured" in found.reason
+    for placement in (Placement("inside"), Placement()):
+        assert try_step(None, at(30), basis=Basis("forty people", placement=placement)).taken
 
 
 def test_one_step_an_interval_and_a_clock_set_back_opens_none() -> None:

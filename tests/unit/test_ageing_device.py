@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from uvsdk.errors import SettingsError, StoreError, StoreFullError, UnknownUserE
 from uvsdk.identify import identify
 from uvsdk.modality.contract import Captured
 from uvsdk.scoring import Presentation, Threshold
+from uvsdk.scoring.domain import Domain
 from uvsdk.templates.gallery import Gallery
 from uvsdk_device.ageing import TemplateAgeing, read_history
 from uvsdk_device.keystore import EncryptedStore
@@ -99,6 +101,28 @@ def test_attacks_and_unchecked_and_weak_probes_move_nothing(runtime: Runtime, st
     # One in a hundred impostors reaches 0.49 and one in a thousand 0.499: 0.495 is accepted and not strong.
     assert runtime.verify("ana", b"0.495 0.8689 0", detectors=LIVE).accepted
     assert read_history(store, "ana") is None
+
+
+def test_a_probe_of_another_domain_moves_nothing(store: EncryptedStore, bundle: Bundle, clock: Clock) -> None:
+    assert bundle.calibration is not None
+    # People who hardly differ along the second dimension, where the older probe lies; it is let in nevertheless.
+    domain = Domain(
+        np.array([0.9, 0, 0], np.float32),
+        np.eye(1, 3, dtype=np.float32),
+        np.array([0.1]),
+        0.01,
+        40,
+        np.array([0.1, 0.5, 0.9]),
+    )
+    knowing = bundle.with_calibration(replace(bundle.calibration, domain=domain))
+    enroll("ana", ANA, model=knowing, store=store, fmr=0.01)
+    runtime = Runtime(store, knowing, ageing=AgeingPolicy(), clock=clock)
+    outside = runtime.verify("ana", OLDER, detectors=LIVE)
+    assert (outside.accepted, outside.basis.placement.verdict) == (True, "outside")
+    assert read_history(store, "ana") is None
+    inside = runtime.verify("ana", b"1 0.05 0", detectors=LIVE)
+    assert (inside.accepted, inside.basis.placement.verdict) == (True, "inside")
+    assert read_history(store, "ana") is not None
 
 
 def test_a_looser_threshold_of_one_call_does_not_loosen_a_strong_match(runtime: Runtime, store: EncryptedStore) -> None:

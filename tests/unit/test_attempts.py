@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from uvsdk.errors import AttemptsError, DisabledError, SettingsError, TooManyAttemptsError
+from uvsdk.scoring import Basis, Decision, Placement, Threshold
 from uvsdk.templates.attempts import (
     HOUR_S,
     WITH_DETECTION,
@@ -21,6 +22,7 @@ from uvsdk.templates.attempts import (
     anchored,
     begun,
     is_known,
+    outcome_of,
     refusal,
     settled,
     wait_s,
@@ -290,6 +292,27 @@ def test_a_caller_is_known_for_a_while() -> None:
     assert is_known(attempt(state, "rejected", 200.0), POLICY, 200.0)
     assert not is_known(state, POLICY, 100.0 + POLICY.known_s)
     assert not is_known(attempt(Attempts(), "rejected", 0.0), POLICY, 0.0)
+
+
+def test_an_acceptance_outside_of_what_was_measured_makes_nobody_known() -> None:
+    twice = attempt(attempt(Attempts(), "rejected", 0.0), "rejected", 10.0)
+    outside = attempt(twice, "accepted outside", 20.0)
+    # Whoever is let in need not wait, and has failed no longer; but that it was the right one nobody has measured.
+    assert (outside.failures, outside.accepted_s) == (0, None)
+    assert outside.recent == attempt(twice, "accepted", 20.0).recent
+    known = attempt(attempt(Attempts(), "accepted", 0.0), "accepted outside", 30.0)
+    assert known.accepted_s == 0.0
+
+
+def test_what_an_acceptance_outside_counts_as() -> None:
+    in_force, lax = Threshold(0.5, 0.01, 1000), Threshold(0.3, 0.2, 1000)
+    placement = Placement("outside", cosine_rise=0.2)
+    found = list[Outcome]()
+    for score, limit in ((0.8, in_force), (0.6, in_force), (0.8, lax), (0.6, lax)):
+        higher = replace(limit, score=limit.score + 0.2, trials=0)
+        found.append(outcome_of(Decision(score, higher, "m", basis=Basis("x", placement=placement)), in_force))
+    # At a laxer rate the one in force decides how it counts, and it is raised as well: 0.6 does not reach 0.7.
+    assert found == ["accepted outside", "rejected", "accepted outside", "rejected"]
 
 
 def test_a_refusal_of_a_window_says_so() -> None:

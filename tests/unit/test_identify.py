@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,15 +12,31 @@ from tests.unit.conftest import MakeBundle
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.enroll import enroll
-from uvsdk.errors import ModelMismatchError, SampleError, SettingsError, ThresholdError, UndecodableSampleError
-from uvsdk.identify import SearchThreshold, cohort_threshold, identify, search_threshold, threshold_for
+from uvsdk.errors import (
+    ModelMismatchError,
+    SampleError,
+    SettingsError,
+    ThresholdError,
+    UncalibratedDomainError,
+    UndecodableSampleError,
+)
+from uvsdk.identify import (
+    SearchThreshold,
+    cohort_threshold,
+    identify,
+    lowest_fpir,
+    search_threshold,
+    threshold_for,
+)
 from uvsdk.modality.contract import Captured
 from uvsdk.scoring import Calibration, Presentation
 from uvsdk.scoring.cohort import Cohort
+from uvsdk.scoring.domain import Domain
 from uvsdk.scoring.tail import Tail
 from uvsdk.templates.gallery import Gallery
 from uvsdk.templates.storage import MemoryStore
 from uvsdk.templates.template import Template
+from uvsdk.verify import decide, threshold_at
 
 # 30,000 impostors, evenly spaced from -0.5 up to 0.5.
 IMPOSTORS = np.linspace(-0.5, 0.5, 30_000).astype(np.float32)
@@ -87,10 +104,16 @@ def test_too_few_trials_are_refused_with_the_number_needed(bundle: Bundle) -> No
         search_threshold(bundle.calibration, 1000, fpir=0.01)
     assert str(caught.value) == (
         "a false positive identification rate of 0.01 among 1000 people needs a false match rate of 1e-05, so at least "
-        "300000 impostor trials; there are 30000: search at most 100 people, or calibrate with more people"
+        "300000 impostor trials; there are 30000: search at most 100 people, ask for 0.1 or more (fallback takes the "
+        "lowest rate), or calibrate with more people"
     )
-    with pytest.raises(ThresholdError, match="ask for a higher rate"):
+    with pytest.raises(ThresholdError, match=r"30000: ask for 0.0001 or more \(fallback"):
         search_threshold(bundle.calibration, 1, fpir=1e-5)
+    with pytest.raises(ThresholdError, match="search at most 100 people, or calibrate with more people"):
+        search_threshold(bundle.calibration, 10_000, fpir=0.01)  # of 10,000 one is a false match at any score
+    ana = Template(np.array([1, 0, 0], np.float32), bundle.version, "numbers", 1)
+    with pytest.raises(ThresholdError, match=r"embeddings of 3000 people or more \(uvsdk calibrate --with-cohort\)"):
+        threshold_for(Gallery({str(copy): ana for copy in range(20)}), bundle.calibration, fpir=0.001)
     assert search_threshold(bundle.calibration, 100, fpir=0.01).people == 100
     for rate in (0.0, 1.0, math.nan, -0.1):
         with pytest.raises(ThresholdError):
@@ -274,3 +297,90 @@ def test_a_law_of_scores_says_what_gallery_it_supports() -> None:
     assert search_threshold(summed, 10, fpir=0.01).trials == 30 * 90
     with pytest.raises(ThresholdError, match=r"sums over 30 people .* support 0.001: search at most 10 people"):
         search_threshold(summed, 11, fpir=0.01)
+
+
+@pytest.fixture
+def flat(bundle: Bundle) -> Bundle:
+    """Calibrated on people who lie in a plane: whoever lies along the third dimension is of another domain."""
+    assert bundle.calibration is not None
+    domain = Domain(
+        np.zeros(3, np.float32), np.eye(2, 3, dtype=np.float32), np.array([0.4, 0.4]), 0.02, 40, np.array([0.5, 1, 2.0])
+    )
+    measured = replace(bundle.calibration, people=40, measured_unix_s=1_790_000_000.0, domain=domain)
+    return bundle.with_calibration(measured)
+
+
+def calibration_of(bundle: Bundle) -> Calibration:
+    assert bundle.calibration is not None
+    return bundle.calibration
+
+
+def far_person(bundle: Bundle) -> Gallery:
+    gallery = people(bundle)
+    gallery.add("cy", Template(np.array([0, 0, 1], np.float32), bundle.version, "numbers", 3))
+    return gallery
+
+
+def test_a_search_says_what_it_rests_on(flat: Bundle) -> None:
+    basis = identify(b"0 5 0", people(flat), model=flat, release=3).basis
+    assert (basis.source, basis.people, basis.trials, basis.release) == ("made by hand", 40, 30_000, 3)
+    assert (basis.asked_fpir, basis.fpir, basis.asked_fmr, basis.fmr) == (0.01, 0.01, None, None)
+    assert basis.placement.verdict == "inside"
+    assert basis.words == (
+        "false positive identification rate 0.01 measured on made by hand, 30,000 impostor trials, 2026-09-21, "
+        "release 3; template and probe lie within what was measured"
+    )
+    by_hand = SearchThreshold(score=0.9, fpir=0.01, people=0, trials=0)
+    assert identify(b"0 5 0", people(flat), model=flat, threshold=by_hand).basis.words == (
+        "a threshold set by hand; nothing was measured"
+    )
+    bare = flat.with_calibration(None)
+    own = SearchThreshold(0.9, 0.05, 2, 60, measured_on="cohort")
+    basis = identify(b"0 5 0", people(flat), model=bare, threshold=own).basis
+    assert (basis.source, basis.people, basis.trials) == ("what the application measured", 60, 60)
+
+
+def test_outside_a_search_is_as_cautious_as_a_comparison(flat: Bundle) -> None:
+    gallery, probe = far_person(flat), b"0 0.1 1"
+    found = identify(probe, gallery, model=flat)
+    assert found.candidates[0].user_id == "cy"
+    assert (found.basis.placement.verdict, found.basis.placement.reasons) == ("outside", ("template", "probe"))
+    assert "aimed for, not measured here" in found.basis.words
+    measured = threshold_for(gallery, calibration_of(flat), fpir=0.01)
+    # One place says by how much: the same as for a comparison with that person.
+    row = np.array([0, 0.1, 1], np.float32) / np.float32(np.sqrt(1.01))
+    cy = Template(np.array([0, 0, 1], np.float32), flat.version, "numbers", 3)
+    compared = decide(row, cy, bundle=flat, threshold=threshold_at(flat, 0.01))
+    assert compared.basis.placement.reasons == found.basis.placement.reasons
+    assert compared.basis.placement.cosine_rise == pytest.approx(found.basis.placement.cosine_rise, rel=1e-5)
+    assert found.threshold.score == pytest.approx(min(measured.score + found.basis.placement.cosine_rise, 1.000001))
+    assert (found.threshold.trials, found.threshold.interval) == (0, (0.0, 1.0))
+    # Without the guard this would be cy: a cosine of 0.995 where 0.4998 was measured.
+    assert measured.score < 0.5 < found.candidates[0].score < found.threshold.score
+    assert (found.outcome, found.user_id) == ("rejected", None)
+    with pytest.raises(UncalibratedDomainError, match="made by hand"):
+        identify(probe, gallery, model=flat, strict_domain=True)
+    # Only the best candidate's template counts, and one that nobody measured is not judged.
+    assert identify(b"1 0 0", gallery, model=flat, strict_domain=True).user_id == "ana"
+    hand = SearchThreshold(score=0.9, fpir=0.01, people=0, trials=0)
+    assert identify(probe, gallery, model=flat, threshold=hand, strict_domain=True).user_id == "cy"
+    assert identify(b"1 0 0", Gallery(), model=flat, strict_domain=True).basis.placement.verdict == "unknown"
+
+
+def test_a_rate_that_the_trials_cannot_support_falls_back(flat: Bundle) -> None:
+    gallery = far_person(flat)
+    with pytest.raises(ThresholdError, match="at least 90000 impostor trials"):
+        identify(b"1 0 0", gallery, model=flat, fpir=1e-4)
+    found = identify(b"1 0 0", gallery, model=flat, fpir=1e-4, fallback=True)
+    # Three people times 3 / 30,000.
+    assert lowest_fpir(gallery, calibration_of(flat)) == 0.0003
+    assert (found.user_id, found.threshold.fpir) == ("ana", 0.0003)
+    assert (found.basis.asked_fpir, found.basis.fpir) == (1e-4, 0.0003)
+    assert found.basis.words.startswith("false positive identification rate 0.0003 (asked 0.0001) measured on")
+    # What is supported is taken as it was asked for, and no rate is made up where none is below 1.
+    assert identify(b"1 0 0", gallery, model=flat, fpir=0.02, fallback=True).threshold.fpir == 0.02
+    few = Calibration.from_scores(np.linspace(-0.5, 0.5, 8), model_version=flat.version, source="by hand")
+    with pytest.raises(ThresholdError, match="shows no rate below 1 for a search of 3 people: search at most 2"):
+        lowest_fpir(gallery, few)
+    with pytest.raises(ThresholdError, match="between 0 and 1"):
+        identify(b"1 0 0", gallery, model=flat, fpir=0.0, fallback=True)

@@ -5,6 +5,8 @@ A step is taken only where all of this holds, and each rule stops another way of
 * the probe was **accepted**, and matches at a threshold :attr:`AgeingPolicy.stricter` times stricter, or at the
   strictest that the impostor trials measure, the template in use *and* the one the enrolment made: whoever does not
   strongly match the original never moves anything, however far earlier steps went;
+* the calibration **speaks for it**: neither probe nor template lies outside of what was measured, where nobody knows
+  how often such a probe is another person's;
 * it is **live**: presentation attack detectors looked at it and none saw an attack;
 * the last step is **old enough**, so that many probes on one day count once;
 * the template stays **near the original**: never below :attr:`AgeingPolicy.minimum_cosine`. Where a step would leave
@@ -214,6 +216,8 @@ def revert(history: History, *, versions: int | None = None) -> History:
 def _not_due(history: History, decision: Decision, policy: AgeingPolicy, now_s: float) -> str:
     if not decision.accepted:
         return "the probe was not accepted"
+    if decision.basis.placement.verdict == "outside":
+        return "template or probe lies outside of what was measured, so nobody knows how strong this match is"
     if policy.require_live and not decision.presentations:
         return "no presentation attack detector looked at the probe"
     waited_s = now_s - history.last_step_s

@@ -12,6 +12,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "user": "whose template the probe is compared with: a hashed id to the server, the application's to the agent",
     "sample": "a recording or picture, the file's bytes in base64; in a multipart form, the file",
     "fmr": "false match rate, at most the one in force",
+    "fallback": "where the trials cannot support that rate, the strictest they measure; never laxer than in force",
     "quality": "what the sample must reach before it is matched",
     "faces": "whose face is meant where a picture has several",
 }
@@ -47,9 +48,10 @@ def decision_document(decision: Decision, *, told: bool = True) -> dict[str, obj
 
 
 def basis_document(basis: Basis, *, told: bool) -> dict[str, object]:
-    """What a decision rests on; arguments as for :func:`decision_document`."""
+    """What a decision or a search rests on; arguments as for :func:`decision_document`."""
     placement = basis.placement
     statistics = {name: getattr(placement, name) for name in _OF_A_PLACEMENT}
+    rates = ("asked_fmr", "fmr") if basis.fpir is None else ("asked_fpir", "fpir")
     return {
         "words": basis.words,
         "source": basis.source,
@@ -57,8 +59,7 @@ def basis_document(basis: Basis, *, told: bool) -> dict[str, object]:
         "trials": basis.trials,
         "measured_unix_s": basis.measured_unix_s,
         "release": basis.release,
-        "asked_fmr": basis.asked_fmr,
-        "fmr": basis.fmr,
+        **{name: getattr(basis, name) for name in rates},
         "domain": placement.verdict,
         "reasons": list(placement.reasons) if told else None,
         "statistics": statistics if told else None,

@@ -24,7 +24,9 @@ class Basis:
         fmr: the rate that the threshold was read for: the one asked for, or the lowest that the trials support.
         placement: whether template and probe lie where those people lay; where they do not, the threshold on the cosine
             was raised by ``placement.cosine_rise``, and the score behind the likelihood ratio lowered by
-            ``placement.rise``.
+            ``placement.rise``. Of a search: the best candidate's template.
+        asked_fpir: of a search, which has no ``fmr``: the false positive identification rate that was asked for.
+        fpir: of a search: the rate that the threshold was read for among so many people.
     """
 
     source: str = ""
@@ -35,6 +37,8 @@ class Basis:
     asked_fmr: float | None = None
     fmr: float | None = None
     placement: Placement = field(default_factory=Placement)
+    asked_fpir: float | None = None
+    fpir: float | None = None
 
     @property
     def words(self) -> str:
@@ -47,8 +51,8 @@ class Basis:
         """
         if not self.source:
             return "a threshold set by hand; nothing was measured"
-        asked = "" if self.asked_fmr in (None, self.fmr) else f" (asked {self.asked_fmr:g})"
-        aimed = "" if self.fmr is None else f"false match rate {self.fmr:g}{asked} "
+        aimed = _aimed("false match rate", self.asked_fmr, self.fmr)
+        aimed += _aimed("false positive identification rate", self.asked_fpir, self.fpir)
         outside = self.placement.verdict == "outside"
         parts = [f"{aimed}{'aimed for, not measured here: calibrated on' if outside else 'measured on'} {self.source}"]
         if self.trials:
@@ -82,3 +86,9 @@ class Basis:
             fmr,
             Placement(verdict, reasons=reasons),
         )
+
+
+def _aimed(name: str, asked: float | None, rate: float | None) -> str:
+    if rate is None:
+        return ""
+    return f"{name} {rate:g} " if asked in (None, rate) else f"{name} {rate:g} (asked {asked:g}) "

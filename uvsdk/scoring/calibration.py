@@ -226,7 +226,7 @@ class Calibration:
         if chosen == "llr":
             # No threshold lies above the highest ratio there is, so those who reach it pass at any rate.
             least.append(ranked.count(self._needed().highest)[1] / ranked.trials)
-        return _two_digits(max(least))
+        return two_digits(max(least))
 
     def lowest_fmr(self, scale: Scale | None = None) -> float:
         """The lowest false match rate that :meth:`threshold` takes: three over the trials, or what a law supports."""
@@ -391,7 +391,7 @@ class Calibration:
         return Threshold(score, fmr, trials, self.interval(score, scale), self.model_version, scale, self.digest)
 
 
-def _two_digits(rate: float) -> float:
+def two_digits(rate: float) -> float:
     """``rate``, rounded up to two significant digits: 0.000312 -> 0.00032."""
     digits = 1 - math.floor(math.log10(rate))
     return round(math.ceil(round(rate * 10.0**digits, 6)) / 10.0**digits, digits)

@@ -21,6 +21,8 @@ What counts:
   asked for: else the lowest rate at which a probe is accepted would be free to find.
 - An **acceptance** sets the count in a row to zero. Where its score was told it stays in the windows: every score that
   leaves is one more equation for the template.
+- An acceptance **outside of what was measured** (:attr:`uvsdk.scoring.Basis.placement`) is one, or whoever always lies
+  there would be locked out; but it makes nobody known, since at which false match rate it was made nobody knows.
 - An acceptance at a **higher false match rate** than the one in force (whoever holds the store may name one) is what
   the rate in force makes of it.
 - A sample that **cannot be used** (silence, no face, poor quality) was compared with nothing and is no failure; every
@@ -61,9 +63,11 @@ from typing import Final, Literal, TypeAlias
 
 from uvsdk.errors import AttemptsError, DisabledError, SettingsError, TooManyAttemptsError
 from uvsdk.scoring import Decision, Threshold
+from uvsdk.scoring.caution import raised
 
-Outcome: TypeAlias = Literal["accepted", "rejected", "unusable", "void"]
-"""How an attempt ended; ``void`` where it failed for a reason that is not the sample's (no threshold, a full disk)."""
+Outcome: TypeAlias = Literal["accepted", "accepted outside", "rejected", "unusable", "void"]
+"""How an attempt ended; ``accepted outside``: of what was measured; ``void`` where it failed for a reason that is not
+the sample's (no threshold, a full disk)."""
 
 _DOUBLINGS: Final = 64  # 30 s doubled so often is longer than any limit, and no float overflows
 _NEVER: Final = 1 << 60
@@ -185,7 +189,8 @@ class Attempts:
         unusable: samples since the last acceptance that could not be used.
         since_s: Unix time from which the wait for failures in a row counts.
         recent: the windows.
-        accepted_s: Unix time of the last acceptance; ``None`` where there was none, or nobody keeps it.
+        accepted_s: Unix time of the last acceptance inside of what was measured; ``None`` where there was none, or
+            nobody keeps it.
     """
 
     failures: int = 0
@@ -260,8 +265,9 @@ def settled(
         told: whether the caller is told a score: then an acceptance too stays in the windows.
     """
     recent = state.recent.at(policy, now)
-    if outcome == "accepted":
-        return Attempts(undecided, 0, state.since_s, recent if told else recent.plus(-1), now)
+    if outcome in ("accepted", "accepted outside"):
+        known_s = now if outcome == "accepted" else state.accepted_s
+        return Attempts(undecided, 0, state.since_s, recent if told else recent.plus(-1), known_s)
     # At least this one, even where everything was reset while it ran.
     failures = max(state.failures, undecided + 1)
     if outcome == "rejected":
@@ -288,11 +294,13 @@ def outcome_of(decision: Decision, in_force: Threshold | None) -> Outcome:
     """
     if not decision.accepted:
         return "rejected"
-    limit = decision.threshold
+    limit, placement = decision.threshold, decision.basis.placement
+    accepted: Outcome = "accepted outside" if placement.verdict == "outside" else "accepted"
     if in_force is None or limit.fmr <= in_force.fmr:
-        return "accepted"
+        return accepted
     value = decision.llr if in_force.scale == "llr" else decision.score
-    return "accepted" if value is not None and value >= in_force.score else "rejected"
+    needed = in_force.score if in_force.scale == "llr" else raised(in_force.score, placement)
+    return accepted if value is not None and value >= needed else "rejected"
 
 
 def refusal(state: Attempts, policy: RetryPolicy, now: float, *, whose: str, reset: str) -> AttemptsError:

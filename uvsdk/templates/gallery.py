@@ -23,6 +23,7 @@ import numpy as np
 from uvsdk.arrays import Float32, Float64, Int64
 from uvsdk.errors import ModelMismatchError, SampleError, SettingsError, UnknownUserError
 from uvsdk.privacy.identifiers import canonical_user_id
+from uvsdk.scoring.conditions import Conditions
 from uvsdk.system.forking import in_child, steady
 from uvsdk.templates.template import Template
 
@@ -60,11 +61,15 @@ class SearchResult:
         candidates: the best first; equal scores by user id.
         people: how many were searched.
         tied: how many of them share the highest score, 0 where nobody was searched.
+        best_row: float32 (d,), unit: the first candidate's template; ``None`` where nobody was searched.
+        best_conditions: of that template.
     """
 
     candidates: tuple[Candidate, ...]
     people: int
     tied: int
+    best_row: Float32 | None = field(default=None, repr=False, compare=False)
+    best_conditions: Conditions = field(default_factory=dict, repr=False, compare=False)
 
 
 class Gallery:
@@ -87,6 +92,7 @@ class Gallery:
         self._rows: Float32 = np.empty((0, 0), np.float32)
         self._version = ("", "")
         self._calibrations: dict[str, str] = {}
+        self._conditions: dict[str, Conditions] = {}
         self._counts: Counter[str] = Counter()
         self._changes = 0
         for user_id, template in (templates or {}).items():
@@ -105,7 +111,7 @@ class Gallery:
     def __getstate__(self) -> dict[str, object]:
         with self._turns.shared():
             return {**self.__dict__, "_turns": None, "_rows": self._rows.copy(), "_ids": list(self._ids)} | {
-                name: copy.copy(self.__dict__[name]) for name in ("_places", "_calibrations", "_counts")
+                name: copy.copy(self.__dict__[name]) for name in ("_places", "_calibrations", "_conditions", "_counts")
             }
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -160,6 +166,7 @@ class Gallery:
             self._forget_calibration(name)
             self._calibrations[name] = "" if template.threshold is None else template.threshold.calibration
             self._counts[self._calibrations[name]] += 1
+            self._conditions[name] = template.conditions
             self._changes += 1
 
     def remove(self, user_id: str) -> None:
@@ -174,6 +181,7 @@ class Gallery:
                 self._places[canonical_user_id(self._ids[place])] = place
             self._ids.pop()
             self._forget_calibration(name)
+            del self._conditions[name]
             self._rows[last] = 0.0  # nobody's template stays behind
             self._changes += 1
             if not self._ids:
@@ -203,9 +211,12 @@ class Gallery:
             places = _contenders(rows, probe, min(max(top, 2), people))
             scores = _exact(rows, places, probe)
             ids = [self._ids[place] for place in places.tolist()]
-        order = sorted(range(len(ids)), key=lambda i: (-scores[i], ids[i]))[:top]
+            order = sorted(range(len(ids)), key=lambda i: (-scores[i], ids[i]))[:top]
+            best_row = rows[places[order[0]]].copy()
+            best_conditions = self._conditions[canonical_user_id(ids[order[0]])]
         tied = int((scores == scores.max()).sum())
-        return SearchResult(tuple(Candidate(ids[i], float(scores[i])) for i in order), people, tied)
+        candidates = tuple(Candidate(ids[i], float(scores[i])) for i in order)
+        return SearchResult(candidates, people, tied, best_row, best_conditions)
 
     def highest(self, probes: Float32) -> Float64:
         """The highest score of each probe over everybody, to within float32's rounding: for measuring thresholds.

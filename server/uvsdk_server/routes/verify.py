@@ -7,7 +7,7 @@ from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from uvsdk.modality import FacesRule
 from uvsdk.rest.problems import Problem
@@ -26,6 +26,11 @@ router = APIRouter(tags=["verify"], route_class=BearerFirst)
 _EXAMPLE_USER = "3f" * 32
 
 
+def _truth(value: object) -> object:
+    """A form has words alone."""
+    return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+
+
 class VerifyRequest(BaseModel, extra="forbid"):
     """Either ``sample`` in base64, or ``embedding`` (unit norm) with the ``model_version`` it was made with.
 
@@ -40,7 +45,13 @@ class VerifyRequest(BaseModel, extra="forbid"):
         protected_namespaces=(),
         json_schema_extra={
             "examples": [
-                {"user": _EXAMPLE_USER, "sample": "UklGRiQAAABXQVZF...", "fmr": 0.001, "quality": "strict"},
+                {
+                    "user": _EXAMPLE_USER,
+                    "sample": "UklGRiQAAABXQVZF...",
+                    "fmr": 0.0001,
+                    "fallback": True,
+                    "quality": "strict",
+                },
                 {"user": _EXAMPLE_USER, "embedding": [0.6, 0.8], "model_version": "9c" * 32},
             ]
         },
@@ -51,6 +62,7 @@ class VerifyRequest(BaseModel, extra="forbid"):
     model_version: Annotated[str, Field(max_length=64)] | None = None
     sample: Annotated[str, Field(description=FIELDS["sample"])] | None = None
     fmr: Annotated[float, Field(gt=0, lt=1, description=FIELDS["fmr"])] | None = None
+    fallback: Annotated[bool, BeforeValidator(_truth), Field(strict=True, description=FIELDS["fallback"])] = False
     quality: Annotated[QualityPolicy, Field(description=FIELDS["quality"])] | None = None
     faces: Annotated[FacesRule, Field(description=FIELDS["faces"])] | None = None
 
@@ -220,7 +232,9 @@ async def post_verify(served: Served, caller: Caller, body: VerifyRequest) -> di
     if body.embedding is not None:
         _check_embeddings(served, caller)
     told = "scores" in caller.scopes
-    decision = await served.verifier.verify(body.user, body.probe(), body.fmr, caller=caller.token_id, told=told)
+    decision = await served.verifier.verify(
+        body.user, body.probe(), body.fmr, fallback=body.fallback, caller=caller.token_id, told=told
+    )
     return decision_document(decision, told=told)
 
 
