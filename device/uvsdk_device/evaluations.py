@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from uvsdk import modality
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
-from uvsdk.errors import BundleError, SealError, UnapprovedConfigError, UpdateRejectedError, WireError
+from uvsdk.errors import BundleError, UnapprovedConfigError, UpdateRejectedError, WireError
 from uvsdk.federation.messages import EvaluationHeader
 from uvsdk.federation.round import Method
 from uvsdk.federation.statements import verify_statement
-from uvsdk.privacy.sealing import CHUNK_BYTES, Envelope, seal_and_digest
+from uvsdk.privacy.sealing import CHUNK_BYTES, seal_and_digest
 from uvsdk.records.codec import pack, unpack
 from uvsdk.release.acceptance import objection
 from uvsdk.release.cohort import check_rows
@@ -34,7 +34,7 @@ from uvsdk_device.membership import Membership
 from uvsdk_device.queue import QueueItem, UploadQueue
 from uvsdk_device.reembedding import embeddings
 from uvsdk_device.rounds import positive
-from uvsdk_device.tasks import TASK_LIMIT
+from uvsdk_device.tasks import TASK_LIMIT, Named, open_sealed
 
 NOT_TRIED, DECLINES, ACCEPTS = -1, 0, 1
 
@@ -116,17 +116,8 @@ def fetch_evaluation_task(member: Membership, header: EvaluationHeader) -> Evalu
         WireError: not a task.
     """
     answer = member.connection.get(f"/v1/evaluations/{header.evaluation_id}/task", limit=TASK_LIMIT)
-    envelope = Envelope.parse(answer.body)
-    envelope.verify(member.deployment.server_signing_key)
-    binding = envelope.binding
-    found = (binding.deployment, binding.direction, binding.message_type, binding.algorithm, binding.model_version)
-    expected = (header.deployment, "down", "evaluation-task", header.algorithm, header.candidate)
-    if found != expected or binding.round_id != header.evaluation_id:
-        raise SealError(
-            f"the sealed message is a {binding.message_type} of {binding.round_id}, not the task of evaluation "
-            f"{header.evaluation_id}"
-        )
-    task = unpack(EvaluationTask, b"".join(envelope.open(member.device.sealing_key)))
+    wanted = Named("evaluation-task", header.algorithm, header.candidate, header.evaluation_id, "evaluation")
+    task = unpack(EvaluationTask, open_sealed(answer.body, member, wanted))
     named = (task.evaluation_id, task.candidate, task.released, task.impostors)
     if named != (header.evaluation_id, header.candidate, header.released, header.impostors):
         raise WireError("the task inside the seal is of another evaluation than the seal")

@@ -505,7 +505,7 @@ class Federation:
             try:
                 kind = check_evaluation(header, member)
                 task = fetch_evaluation_task(member, header)
-                released = models.of_round(header.released)
+                released = models.of_evaluation(header.released)
                 enrolment = store.enrolment(member.user_id)
                 found = answer(
                     task,

@@ -66,6 +66,20 @@ class Models:
                         return candidate
         return self.bundle(version)
 
+    def of_evaluation(self, released: str) -> Bundle:
+        """The model that verifies now, beside which a candidate is evaluated: from the disk where it was adopted.
+
+        Raises:
+            WireError: as :meth:`of_round`.
+        """
+        if self._known is None or self._known.version != released:
+            for path in sorted(self._folder.glob("release-*.uvb")):
+                with contextlib.suppress(BundleError):
+                    kept = Bundle.open(path, trusted=[self._signing_key])
+                    if kept.version == released:
+                        return kept
+        return self.of_round(released)
+
     def control(self, version: str, parameters: int) -> Float32:
         """SCAFFOLD's c that goes with the current version, float32 (``parameters``,).
 

@@ -93,17 +93,46 @@ def _sealed(member: Membership, header: RoundHeader, body: bytes) -> bytes:
 
 def _opened(message_type: str, kind: type[_Message], body: bytes, member: Membership, header: RoundHeader) -> bytes:
     """The algorithm's part of a message that the server sealed to this device for this round."""
+    plain = open_sealed(body, member, Named(message_type, header.algorithm, header.model_version, header.round_id))
+    message: Task | Invitation = unpack(kind, plain)
+    if (message.round_id, message.algorithm) != (header.round_id, header.algorithm):
+        raise WireError(f"the {message_type} inside the seal is of another round than the seal")
+    return message.body
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a sealed message must say of itself.
+
+    Args:
+        message_type: e.g. ``"task"``.
+        algorithm: of the deployment.
+        model_version: of the round, or under evaluation.
+        number: of the round, or of the evaluation.
+        place: which of the two, in words.
+    """
+
+    message_type: str
+    algorithm: str
+    model_version: str
+    number: int
+    place: str = "round"
+
+
+def open_sealed(body: bytes, member: Membership, named: Named) -> bytes:
+    """What the server sealed to this device, for exactly this purpose.
+
+    Raises:
+        SealError: not signed by the server this device knows, for another device or purpose, or altered.
+    """
     envelope = Envelope.parse(body)
     envelope.verify(member.deployment.server_signing_key)
     binding = envelope.binding
     found = (binding.deployment, binding.direction, binding.message_type, binding.algorithm, binding.model_version)
-    expected = (header.deployment, "down", message_type, header.algorithm, header.model_version)
-    if found != expected or binding.round_id != header.round_id:
+    expected = (member.deployment.name, "down", named.message_type, named.algorithm, named.model_version)
+    if found != expected or binding.round_id != named.number:
         raise SealError(
-            f"the sealed message is a {binding.message_type} of round {binding.round_id}, not the {message_type} of "
-            f"round {header.round_id}"
+            f"the sealed message is a {binding.message_type} of {named.place} {binding.round_id}, not the "
+            f"{named.message_type} of {named.place} {named.number}"
         )
-    message: Task | Invitation = unpack(kind, b"".join(envelope.open(member.device.sealing_key)))
-    if (message.round_id, message.algorithm) != (header.round_id, header.algorithm):
-        raise WireError(f"the {message_type} inside the seal is of another round than the seal")
-    return message.body
+    return b"".join(envelope.open(member.device.sealing_key))

@@ -73,6 +73,18 @@ class Awaited:
             return left
         return left & self._begun - self._stalled if absent and self._watched else left - self._stalled
 
+    def at_work(self, outstanding: frozenset[str], round_id: int) -> frozenset[str]:
+        """Those of ``outstanding`` who have their task, and of whom nothing says that they gave up."""
+        return (
+            self.asked(outstanding, round_id) & self._begun - self._stalled
+            if round_id == self._round_id
+            else frozenset()
+        )
+
+    def began(self, round_id: int) -> int | None:
+        """How many have fetched their task; ``None`` where the round was not watched from its beginning."""
+        return len(self._begun) if round_id == self._round_id and self._watched else None
+
     def close(self, missing: frozenset[str], round_id: int) -> None:
         """The round's time is up, and it had waited for ``missing`` in vain.
 

@@ -131,6 +131,7 @@ class Evaluations:
         self._metrics = metrics
         self._log = log
         self._waits = Waits(rounds.clock)
+        self._told = -1
 
     async def impostors(self) -> str:
         """Where impostors' scores come from; ``off`` where no model is evaluated."""
@@ -191,6 +192,10 @@ class Evaluations:
         assert deployment is not None
         config = self._training.config
         evaluators = Evaluators.of(config, devices)
+        if not evaluators.suffice and deployment.started and evaluators.told != self._told:
+            self._told = evaluators.told
+            moved = self._models.candidate.version != (await self._releases.row()).model_version
+            self._log.info("too few people to evaluate", outlook=evaluators.words(candidate=moved))
         current = await self._releases.row()
         surroundings = Surroundings(
             finished=bool(deployment.stopped) or deployment.committed_rounds >= config.rounds,
@@ -282,7 +287,12 @@ class Evaluations:
         until_absent_s = remaining_s - (1 - self._settings.absent_after) * longest_s
         missing = reporting.waited_for(outstanding, place, quorum=enough, absent=until_absent_s <= 0)
         if missing and remaining_s > 0:
-            return until_absent_s if enough and until_absent_s > 0 else remaining_s
+            if enough:
+                return until_absent_s if until_absent_s > 0 else remaining_s
+            quiet_s = await self._quiet_s(place, outstanding, arrived=len(arrived), longest_s=longest_s)
+            if quiet_s > 0:
+                return min(quiet_s, remaining_s)
+            missing = frozenset()  # nobody has kept it waiting
         reporting.close(missing, place)
         async with self._database.write() as connection:
             number = len(await store.reports_of(connection, place))
@@ -290,14 +300,34 @@ class Evaluations:
         await self._rounds.board.post(Notice())
         return 0.0
 
+    async def _quiet_s(self, place: int, outstanding: frozenset[str], *, arrived: int, longest_s: float) -> float:
+        """Seconds for which an evaluation that too few have answered stays open if nobody comes.
+
+        Rounds wait for it. So once nobody is at work on a report, and for :attr:`Settings.absent_after` of its time
+        nobody has come, it closes; whoever has fetched a task is waited for, and where training rests nothing is lost
+        by waiting to the end.
+        """
+        async with self._database.read() as connection:
+            deployment = await ledger.deployment_row(connection)
+        assert deployment is not None
+        resting = bool(deployment.stopped) or deployment.committed_rounds >= self._training.config.rounds
+        began = self._rounds.reporting.began(place)
+        if resting or began is None or self._rounds.reporting.at_work(outstanding, place):
+            return longest_s
+        patience_s = self._settings.absent_after * longest_s
+        until = self._rounds.clock() + patience_s
+        return self._waits.remaining_s("quiet", (place, arrived, began), until=until, longest_s=patience_s)
+
     async def _judge(self, row: EvaluationRow) -> None:
         assert row.closed is not None  # since it is judged
         start = time.perf_counter()
         await self._rounds.observer.reached(observer.EVALUATION_COMPLETE)
         async with self._database.read() as connection:
             reports = await store.reports_of(connection, row.evaluation_id)
+            devices = await store.respondents(connection)
         try:
             found = await asyncio.to_thread(self._conclude, row, reports)
+            found = replace(found, reasons=(*_too_few_answered(row, reports, devices), *found.reasons))
         except OSError:
             raise  # another try may succeed, and the reports are kept
         except Exception as error:  # noqa: BLE001 - whatever it is, the rounds that follow must not end with it
@@ -440,6 +470,18 @@ def _suffices(row: EvaluationRow, devices: Sequence[Respondent], arrived: Sequen
     evaluators = len({item.user for item in arrived if item.evaluates})
     least = SUPPORTED[0][0] if row.impostors == "moments" else 0
     return evaluators >= least and 2 * len(arrived) >= len(devices)
+
+
+def _too_few_answered(
+    row: EvaluationRow, reports: Sequence[ReportRow], devices: Sequence[Respondent]
+) -> tuple[str, ...]:
+    """Why nothing could be measured, where that is so because people were away."""
+    least = SUPPORTED[0][0] if row.impostors == "moments" else 0
+    answered = len({item.user for item in reports if item.evaluates})
+    asked = len({item.user for item in devices if item.evaluates})
+    if answered >= least:
+        return ()
+    return (f"{answered} of the {asked} people who only evaluate have answered, {least} are the least",)
 
 
 def _source(row: EvaluationRow, people: int) -> str:

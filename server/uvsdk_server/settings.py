@@ -57,7 +57,8 @@ class Settings(BaseSettings):
         connections: most connections at once; the oldest that has never sent a request makes room. 0 for what the
             limit of open files (``ulimit -n``) leaves.
         absent_after: share of a round's time after which a round that has its quorum does not stay open for members
-            that have not fetched their task.
+            that have not fetched their task; and for which an evaluation that too few have answered stays open where
+            nobody comes and nobody is at work.
         devices_per_user: active devices that one user may have. As many that nobody has approved yet are known beside
             them.
         registrations_per_minute: devices that may register in a minute with a valid token; more are answered 429.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -242,8 +243,31 @@ def test_few_people_release_nothing_and_are_told_why(tmp_path: Path, capsys: pyt
         printed = capsys.readouterr().out
         assert printed.count("0 of 3 people here only evaluate") == 1
         assert "it takes about 48 people" in printed
+        assert server.ask("GET", "/v1/training").json()["outlook"] in printed
         assert harness.command("releases", "--data", str(server.data), "show") == 0
         assert re.search(r"calibrated on +\S", capsys.readouterr().out)
+
+
+def test_rounds_go_on_where_too_few_are_there_to_evaluate(tmp_path: Path) -> None:
+    """Four of twelve answer, one of them slowly: she is waited for, the absent eight for a tenth of the time."""
+    config = replace(synthetic.EVALUATED, deadline_s=40.0)
+    with party(tmp_path, config=config, settings={"absent_after": "0.1"}) as found:
+        evaluators = [device for device in found.devices if device not in found.trainers]
+        slow, *others = evaluators[:4]
+        header = synthetic.evaluation(slow)
+        assert header is not None
+        report = found.answers.report(slow, synthetic.task_of(slow, header))
+        assert found.evaluate(after=0, devices=others) == 1
+        time.sleep(6.0)  # longer than the four seconds for which nobody else came
+        assert evaluations(found.server)[0]["state"] == "collecting"
+        assert synthetic.put(slow, header, synthetic.sealed(slow, header, report)).status_code == 201
+        answered = time.monotonic()
+        first = found.closed(1)
+        assert 2.0 < time.monotonic() - answered < 25.0  # and not the forty seconds of the deadline
+        assert (first["state"], first["outcome"], first["arrived"]) == ("failed", "kept", 4)
+        assert first["reasons"][0] == "4 of the 12 people who only evaluate have answered, 8 are the least"
+        asked = found.trainers[0].request("GET", "/v1/rounds/current?after=0&wait_s=20")
+        assert asked.status_code == 200, asked.text  # a round is open
 
 
 def test_a_server_killed_at_every_point_comes_to_the_same_release_once(tmp_path: Path) -> None:

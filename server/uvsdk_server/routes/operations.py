@@ -13,6 +13,7 @@ from starlette.responses import Response
 from uvsdk.rest.problems import Problem
 from uvsdk_server import problems
 from uvsdk_server.authentication import Served, operator
+from uvsdk_server.evaluators import Evaluators
 from uvsdk_server.store import evaluations, ledger
 
 router = APIRouter(tags=["operations"])
@@ -89,7 +90,8 @@ class TrainingAnswer(BaseModel):
 
     ``mean_offdiagonal_cosine`` is near 1 when all class vectors have fallen onto one point, ``null`` where there are
     none. ``report`` is what the algorithm says of this training, e.g. that its users' secrets are none. ``evaluators``
-    counts the users who only evaluate, and ``stopped`` says why training rests although rounds are left.
+    counts the users who only evaluate, ``outlook`` says how many more people must join until enough of them do, empty
+    where they do, and ``stopped`` why training rests although rounds are left.
     """
 
     algorithm: str
@@ -98,6 +100,7 @@ class TrainingAnswer(BaseModel):
     rounds: int
     users: int
     evaluators: int
+    outlook: str
     stopped: str | None
     verifies_on_server: bool
     mean_offdiagonal_cosine: float | None
@@ -113,6 +116,9 @@ async def get_training(served: Served) -> TrainingAnswer:
         row = await ledger.deployment_row(connection)
         devices = await evaluations.respondents(connection)
     assert row is not None
+    found = Evaluators.of(training.config, devices)
+    moved = served.models.candidate.version != (await served.releases.row()).model_version
+    lacking = found.impostors != "off" and not found.suffice
     return TrainingAnswer(
         algorithm=training.config.algorithm,
         config_digest=training.config.digest(),
@@ -120,6 +126,7 @@ async def get_training(served: Served) -> TrainingAnswer:
         rounds=training.config.rounds,
         users=len(training.method.server.users(training.state)),
         evaluators=len({item.user for item in devices if item.evaluates}),
+        outlook=found.words(candidate=moved) if lacking else "",
         stopped=row.stopped,
         verifies_on_server=training.method.server.verifies_on_server,
         mean_offdiagonal_cosine=cosine if math.isfinite(cosine) else None,
