@@ -192,11 +192,11 @@ class Evaluations:
         assert deployment is not None
         config = self._training.config
         evaluators = Evaluators.of(config, devices)
+        current = await self._releases.row()
         if not evaluators.suffice and deployment.started and evaluators.told != self._told:
             self._told = evaluators.told
-            moved = self._models.candidate.version != (await self._releases.row()).model_version
+            moved = self._models.candidate.version != current.model_version
             self._log.info("too few people to evaluate", outlook=evaluators.words(candidate=moved))
-        current = await self._releases.row()
         surroundings = Surroundings(
             finished=bool(deployment.stopped) or deployment.committed_rounds >= config.rounds,
             committed=deployment.committed_rounds,

@@ -232,12 +232,7 @@ async def _evaluate(arguments: argparse.Namespace, connection: AsyncConnection) 
 async def _evaluations(arguments: argparse.Namespace, connection: AsyncConnection) -> str:
     if not 1 <= arguments.limit < _MOST:
         raise SettingsError(f"--limit is a number from 1 to {_MOST - 1}")
-    deployment = await ledger.deployment_row(connection)
-    assert deployment is not None  # they are paired
-    people = {item.user for item in await evaluations.respondents(connection) if item.evaluates}
-    trainers = await evaluations.trainers(connection)
-    expected = outlook(len(people), trainers, TrainingConfig.from_json(deployment.config))
-    lines = [expected] if expected else []
+    lines = []
     for row in await evaluations.listed(connection, arguments.limit):
         came = row.outcome if row.release is None else f"{row.outcome}, release {row.release}"
         lines.append(

@@ -267,6 +267,7 @@ def test_logs_are_json_without_anyone_in_them(tmp_path: Path) -> None:
     devices = harness.devices_of(server, 3)
     harness.play_round(devices, 0)
     harness.eventually(lambda: server.candidate()["round_id"] == 1)
+    harness.eventually(lambda: "no evaluation" in server.log())
     server.stop()
     lines = [json.loads(line) for line in server.log().splitlines()]
     assert {line["event"] for line in lines} >= {"round collecting", "round committed"}
