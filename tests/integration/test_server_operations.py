@@ -278,4 +278,4 @@ def test_logs_are_json_without_anyone_in_them(tmp_path: Path) -> None:
     assert (said["algorithm"], said["report"]) == ("fedaws", {})
     assert np.all([isinstance(line["round_id"], int) for line in lines if line["event"].startswith("round")])
     refused = next(line for line in lines if line["event"] == "no evaluation")
-    assert refused["reason"].startswith("0 people here only evaluate")
+    assert refused["reason"].startswith("0 of 3 people here only evaluate")
