@@ -35,6 +35,7 @@ from uvsdk.release.report import EvaluationReport, ModelReport
 from uvsdk.release.sums import ModelSums
 from uvsdk.rest.problems import Problem
 from uvsdk.scoring.cells import names
+from uvsdk.templates.attempts import DAY_S
 from uvsdk_server import observer, protocol
 from uvsdk_server.aggregation import map_envelope
 from uvsdk_server.board import Notice
@@ -55,6 +56,9 @@ OFF: Final = "off"
 GROWN: Final = 1.5
 """By how many times more devices there must be while training rests, before what verifies is measured on them anew."""
 
+AGAIN_S: Final = DAY_S
+"""How long after one that failed, while training rests, an evaluation is tried again: who was away may be back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -70,6 +74,7 @@ class Surroundings:
         every: committed rounds between two evaluations, 0 for none.
         early: whether people are still awaited before anything begins (``start_after_users``).
         devices: that may be asked.
+        since_s: seconds since the last evaluation ended.
     """
 
     finished: bool
@@ -81,6 +86,7 @@ class Surroundings:
     every: int
     early: bool = False
     devices: int = 0
+    since_s: float = 0.0
 
 
 def due(now: Surroundings, history: Sequence[EvaluationRow]) -> str:
@@ -89,7 +95,8 @@ def due(now: Surroundings, history: Sequence[EvaluationRow]) -> str:
     ``start``: enough people have joined, and the model that verifies has not been measured on any of them; ``rounds``:
     enough rounds since the last; ``rest``: training rests, and its last candidate was not evaluated; ``few``: the same,
     and too few people could tell of it; ``people``: training rests, and so many have joined since the last that what
-    verifies can be told more of.
+    verifies can be told more of. Where the last one failed, for too few answered in time, it is tried once more after a
+    day of rest.
     """
     held = [row for row in history if row.asked]
     if now.evaluators < now.least:
@@ -102,6 +109,8 @@ def due(now: Surroundings, history: Sequence[EvaluationRow]) -> str:
         return "rest"
     if now.finished and now.devices >= GROWN * last.asked:
         return "people"
+    if now.finished and last.state == "failed" and now.since_s >= AGAIN_S:
+        return "start" if now.candidate == now.released else "rest"
     moved = now.candidate != last.candidate and now.committed - last.committed_rounds >= now.every
     return "rounds" if now.every and moved and not now.finished else ""
 
@@ -207,6 +216,7 @@ class Evaluations:
             every=config.evaluate_every,
             early=not deployment.started and admitted < self._settings.start_after_users,
             devices=len(devices),
+            since_s=self._rounds.clock() - (history[-1].closed or 0.0) if history else 0.0,
         )
         cause = due(surroundings, history) if requested is None else "request"
         if not cause:

@@ -22,8 +22,9 @@ NOTHING: Final = (
 )
 
 _INSTEAD: Final = (
-    "calibrate it on recordings or photographs of your own people (uvsdk calibrate, and PUT "
-    "/v1/models/VERSION/calibration), or begin a deployment with evaluation = 'cohort', for which three people suffice"
+    "Sooner: calibrate it on recordings or photographs of your own people (uvsdk calibrate, then PUT "
+    "/v1/models/VERSION/calibration); or found a deployment with evaluation = 'cohort' and a cohort of other people, "
+    "for which three suffice"
 )
 
 
@@ -73,25 +74,25 @@ class Evaluators:
         Args:
             candidate: whether there is one beside what verifies.
         """
-        kept = "nothing is released by itself: look at the candidate and promote it (uvsdk releases promote)"
-        if not candidate:
-            kept = f"what verifies keeps its calibration (uvsdk releases show): for one of your people, {_INSTEAD}"
+        kept = f"what verifies keeps its calibration (uvsdk releases show). {_INSTEAD}"
+        if candidate:
+            kept = "nothing is released by itself: look at the candidate and promote it (uvsdk releases promote)"
         if self.impostors == "cohort":
-            return f"{self.people} people are here, {self.least} are the least; until then {kept}"
+            return f"{self.people} people are here, {self.least} are the least. Until then {kept}"
         return (
-            f"{self.told} of {self.people} people here only evaluate, {self.least} are the least who tell genuine "
-            f"scores and strangers; {self._when()}. Until then {kept}"
+            f"{self.told} of {self.people} people here only evaluate; it takes {self.least} of them to measure genuine "
+            f"scores and strangers. {self._when()}. Until then {kept}"
         )
 
     def _when(self) -> str:
         config = self.config
         if not config.rounds:
-            return f"everybody does, so {self.least - self.told} more must join"
+            return f"Everybody here does, so {self.least - self.told} more must join"
         if not config.evaluation_share:
             return "evaluation_share is 0, so nobody ever will"
         first = max(LEAST_TRAINERS, config.quorum(config.cohort(LEAST_TRAINERS)))
         about = first + math.ceil(self.least / config.evaluation_share)
         return (
-            f"the first {first} who join train, and of those after them a share of {config.evaluation_share:g} only "
-            f"evaluates, so that it takes about {about} people"
+            f"The first {first} who join train, and a share of {config.evaluation_share:g} of those after them only "
+            f"evaluates: about {about} people in all (with rounds = 0 nobody trains, and {self.least} suffice)"
         )

@@ -235,14 +235,14 @@ def test_few_people_release_nothing_and_are_told_why(tmp_path: Path, capsys: pyt
         harness.eventually(lambda: bool(evaluations(server)))
         (only,) = evaluations(server)
         assert (only["state"], only["outcome"], only["asked"]) == ("failed", "kept", 0)
-        assert only["reasons"][0].startswith("0 of 3 people here only evaluate, 8 are the least")
+        assert only["reasons"][0].startswith("0 of 3 people here only evaluate; it takes 8 of them")
         assert server.ask("GET", "/v1/models/current").json()["model_version"] != version
         candidate = server.ask("GET", "/v1/releases/candidate").json()
         assert any("only evaluate" in reason for reason in candidate["reasons"])
         assert harness.command("releases", "--data", str(server.data), "evaluations") == 0
         printed = capsys.readouterr().out
         assert printed.count("0 of 3 people here only evaluate") == 1
-        assert "it takes about 48 people" in printed
+        assert "about 48 people in all" in printed
         assert server.ask("GET", "/v1/training").json()["outlook"] in printed
         assert harness.command("releases", "--data", str(server.data), "show") == 0
         assert re.search(r"calibrated on +\S", capsys.readouterr().out)
@@ -348,8 +348,8 @@ def cohort_file(folder: Path) -> Path:
 def test_three_people_are_calibrated_against_the_operators_cohort(tmp_path: Path) -> None:
     """Nobody only evaluates: what verifies is calibrated, the candidate stays, and the reasons say what is missing."""
     file = cohort_file(tmp_path)
-    config = replace(synthetic.EVALUATED, evaluation="cohort")
-    with harness.serving(tmp_path, config=config, settings={"start_after_users": "4"}) as server:
+    config = replace(synthetic.EVALUATED, evaluation="cohort", min_clients=4)  # so that no round begins
+    with harness.serving(tmp_path, config=config, settings={"start_after_users": "3"}) as server:
         data = ["--data", str(server.data)]
         assert harness.command("cohort", *data, "add", str(file)) == 0
         assert harness.command("cohort", *data, "show") == 0

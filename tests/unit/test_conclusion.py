@@ -161,6 +161,10 @@ def test_training_gets_worse_only_where_three_in_a_row_are_beyond_their_interval
         ({"devices": 60, "finished": True}, [ROW], "people"),  # 40 were asked then
         ({"devices": 59, "finished": True}, [ROW], ""),
         ({"devices": 60}, [ROW], ""),
+        ({"finished": True, "since_s": 86_400.0}, [replace(ROW, state="failed")], "start"),
+        ({"finished": True, "since_s": 86_399.0}, [replace(ROW, state="failed")], ""),
+        ({"finished": True, "since_s": 86_400.0}, [ROW], ""),
+        ({"since_s": 86_400.0}, [replace(ROW, state="failed")], ""),  # rounds go on, and bring another
     ],
 )
 def test_when_an_evaluation_is_due(changes: dict[str, object], history: list[EvaluationRow], cause: str) -> None:

@@ -25,11 +25,11 @@ def devices(trains: int, evaluates: int) -> list[Respondent]:
     ("config", "trains", "evaluates", "said"),
     [
         # 8 who train, and 8 of those after them at a share of 0.2: 8 + 40
-        (CONFIG, 6, 0, "0 of 6 people here only evaluate, 8 are the least .* so that it takes about 48 people"),
+        (CONFIG, 6, 0, "0 of 6 people here only evaluate; it takes 8 .* a share of 0.2 .*: about 48 people in all"),
         (replace(CONFIG, evaluation_share=0.9), 8, 3, "3 of 11 people .* a share of 0.9 .* about 17 people"),
-        (replace(CONFIG, min_clients=12), 6, 0, "the first 12 who join train.* about 52 people"),
+        (replace(CONFIG, min_clients=12), 6, 0, "The first 12 who join train.* about 52 people"),
         (replace(CONFIG, evaluation_share=0.0), 6, 0, "evaluation_share is 0, so nobody ever will"),
-        (replace(CONFIG, rounds=0), 0, 6, "6 of 6 people .*; everybody does, so 2 more must join"),
+        (replace(CONFIG, rounds=0), 0, 6, "6 of 6 people .*Everybody here does, so 2 more must join"),
         (replace(CONFIG, evaluation="cohort"), 2, 0, "^2 people are here, 3 are the least"),
     ],
 )

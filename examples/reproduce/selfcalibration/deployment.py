@@ -55,15 +55,16 @@ DEVICES = {
 
 SAMPLES = 5
 RATES = (FMR, 0.001)
-FEW, OF_FEW, OF_MANY = 50, 10, 2
-"""Of up to so many strangers ten samples each are tried, of more two."""
+MOST = 10
+"""Samples of one person that are tried."""
 
 WHOLE, OVER_REST = 4, 1
 """Probes of each device that also go the whole way, through the device's runtime and over REST, under each release."""
 
 PROCESSES = 2
 RESAMPLES = 2000
-DEADLINE_S = 3600.0
+DEADLINE_S = 86_400.0
+"""The laboratory measures while the evaluation is open already."""
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -98,7 +99,9 @@ class Row:
         trials: of strangers against devices.
         genuine_trials: of the devices' people, with recordings that did not enrol.
         unusable: probes that could not be embedded, of strangers and others.
-        left_out: of the samples that were handed in for enrolment.
+        not_enrolled: people whose samples made no template (too few that can be used, or not alike), so that the next
+            took their place; they are strangers.
+        left_out: of the others' samples that were handed in for enrolment.
         asked: false match rate.
         told_low, told_high: the interval that the release itself tells of its false match rate there.
         fmr, fmr_low, fmr_high: under the release made by the evaluation.
@@ -118,6 +121,7 @@ class Row:
     trials: int
     genuine_trials: int
     unusable: int
+    not_enrolled: int
     left_out: int
     asked: float
     told_low: float
@@ -181,7 +185,7 @@ class Run:
         )
         self.users: dict[str, str] = {}
         self.tokens: dict[str, str] = {}
-        self.left_out = self.whole = self.differing = 0
+        self.not_enrolled = self.left_out = self.whole = self.differing = 0
 
     def rows(self) -> list[Row]:
         """Enrol, evaluate, adopt and measure."""
@@ -210,10 +214,11 @@ class Run:
             self._admit(trying)
             told = self._devices("enrol", trying)
             for place, item in zip(trying, told, strict=True):
-                if item.state == "joined":
+                if item.state in ("joined", "trained"):
                     members.append(place)
                     self.left_out += SAMPLES - item.samples
                 else:
+                    self.not_enrolled += 1
                     print(f"{self.name}: a person {item.state}: {item.detail}", flush=True)
         return members
 
@@ -273,7 +278,7 @@ class Run:
         """Every sample that is tried, embedded once; and how many cannot be."""
         found, unusable = [], 0
         strangers = len(self.people) - len(members)
-        most = OF_FEW if strangers <= FEW else OF_MANY
+        most = MOST if strangers <= 50 else 2 if strangers <= 500 else 1
         for place, person in enumerate(self.people):
             for file in person.probes if place in members else (*person.enrol, *person.probes)[:most]:
                 try:
@@ -357,6 +362,7 @@ class Run:
                     int(trials.sum()),
                     int(founding.tried[:, ~stranger].sum()),
                     unusable,
+                    self.not_enrolled,
                     self.left_out,
                     100 * rate,
                     100 * told[0],
@@ -460,13 +466,13 @@ def people_of(name: str, folder: Path, rng: np.random.Generator) -> tuple[list[P
         enrolling = order[:SAMPLES] if able else []
         used = {own[place][0] for place in enrolling}
         fresh = [place for place in order if place not in enrolling and own[place][0] not in used]
-        keep = sorted([*enrolling, *fresh[:OF_FEW]])
+        keep = sorted([*enrolling, *fresh[:MOST]])
         files = {place: written(own[place][1], folder / f"{number}-{place}") for place in keep}
         found.append(
             Person(
                 f"person-{number}",
                 tuple(files[place] for place in enrolling),
-                tuple(files[place] for place in fresh[:OF_FEW]),
+                tuple(files[place] for place in fresh[:MOST]),
             )
         )
     order = rng.permutation(len(found)).tolist()
