@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 from pathlib import Path
 
@@ -16,6 +17,15 @@ hypothesis.settings.load_profile("uvsdk")
 
 # Its assertions explain themselves as those of tests do; said here, before any test file imports it.
 pytest.register_assert_rewrite("tests.integration.method_run")
+
+# What is imported and collected stays to the end, and the collector would look through all of it again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 class Lacking(pytest.File):

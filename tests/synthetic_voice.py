@@ -38,7 +38,9 @@ def _vowel(size: int, pitch: float, tract: float, rng: np.random.Generator) -> F
     formants = tract * np.array(_VOWELS_HZ[rng.integers(len(_VOWELS_HZ))])
     sound = 0.02 * rng.normal(size=size)
     for order in range(1, 40):
-        hertz = (melody * order)[:, None]
-        gain = (np.array([1, 0.5, 0.25]) / (1 + ((hertz - formants) / (60 + 0.06 * formants)) ** 2)).sum(axis=1)
-        sound += gain * (hertz[:, 0] < 7500) * np.sin(order * phase)
+        hertz = melody * order
+        gain = np.zeros(size)
+        for peak, formant in zip((1, 0.5, 0.25), formants, strict=True):
+            gain += peak / (1 + ((hertz - formant) / (60 + 0.06 * formant)) ** 2)
+        sound += gain * (hertz < 7500) * np.sin(order * phase)
     return np.asarray(sound * np.sqrt(np.hanning(size)), np.float64)

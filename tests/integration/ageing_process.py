@@ -12,7 +12,7 @@ from uvsdk.enrolment.ageing import AgeingPolicy
 from uvsdk.scoring import Decision
 from uvsdk.templates.template import Template
 from uvsdk_device import EncryptedStore
-from uvsdk_device.ageing import TemplateAgeing
+from uvsdk_device.ageing import TemplateAgeing, read_history
 
 POLICY = AgeingPolicy(interval_s=0.0, require_live=False, weight=0.05, minimum_cosine=0.98)
 
@@ -22,12 +22,14 @@ def main(folder: str, user_id: str) -> None:
     store = EncryptedStore.open(folder, passphrase="p")
     bundle = shipped()
     enrolled = store.template(user_id)
-    ticks = itertools.count(1.0)
+    history = read_history(store, user_id)
+    ticks = itertools.count(1.0 if history is None else history.last_step_s + 1.0)  # time goes on where it was killed
     ageing = TemplateAgeing(store, bundle, POLICY, lambda: next(ticks))
     rng = np.random.default_rng()
     print("ready", flush=True)
     while True:
         ageing.learn(user_id, enrolled, probe=probe_near(enrolled, rng), decision=accepted(enrolled))
+        print("learned", flush=True)
 
 
 def probe_near(enrolled: Template, rng: np.random.Generator) -> np.ndarray:

@@ -60,7 +60,7 @@ class Crew:
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=120)
 
     def _answer(self) -> str:
         assert self._process.stdout is not None

@@ -7,11 +7,9 @@ import base64
 import contextlib
 import hashlib
 import json
-import os
 import sqlite3
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -26,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from sqlalchemy import make_url, text
 
 from tests.builders import run_command
+from tests.integration.prefork import Forked, preforked
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle, shipped
 from uvsdk.federation.algorithms.fedaws import payload as fedaws
@@ -226,31 +225,31 @@ class RunningServer:
 
 @dataclass
 class KillableServer(RunningServer):
-    """``serve.py`` in a subprocess; :meth:`restart_if_dead` brings it back on another port."""
+    """``serve.py`` in a process of its own; :meth:`restart_if_dead` brings it back on another port."""
 
-    process: subprocess.Popen[str] | None = None
+    process: Forked | None = None
 
     def start(self, *, kill_at: str = "", kill_times: int = 1, fill_at: str = "") -> None:
         self.prepare()
-        command = [sys.executable, str(Path(__file__).with_name("serve.py"))]
-        command += ["--data", str(self.data), "--model", str(self.model_file), "--training", str(self.training_file)]
+        command = ["--data", str(self.data), "--model", str(self.model_file), "--training", str(self.training_file)]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         command += ["--kill-at", kill_at, "--kill-times", str(kill_times), "--fill-at", fill_at]
-        path = os.pathsep.join(str(ROOT / part) for part in (".", "server", "device"))
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        with (self.folder / "log").open("a") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        printed = self.folder / "printed"
+        printed.write_text("")
+        process = self.process = preforked().fork(command, printed=printed, log=self.folder / "log")
+        eventually(lambda: self._is_up(printed.read_text()) or process.poll() is not None)
+        assert self._is_up(printed.read_text()), f"the server did not start:\n{self.log()}"
+
+    def _is_up(self, printed: str) -> bool:
+        """Whether it has said where it listens, and, the first time, where the operator's token is."""
+        listens = False
+        for line in printed.split("\n")[:-1]:  # the last one may still be on its way
             if line.startswith("listening on "):
-                self.url = line.removeprefix("listening on ").strip()
-                if self.operator:
-                    return
+                self.url, listens = line.removeprefix("listening on ").strip(), True
             elif line.startswith("operator token"):
                 self.operator = Path(line.split(" written to ")[1].strip()).read_text().strip()
-                return
-        raise AssertionError(f"the server did not start:\n{self.log()}")
+        return listens and bool(self.operator)
 
     def log(self) -> str:
         return (self.folder / "log").read_text()
@@ -259,10 +258,9 @@ class KillableServer(RunningServer):
         """Start again where the process was killed; true if it had been."""
         assert self.process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=5)
+            self.process.wait(timeout=60)
         if self.process.poll() is None:
             return False
-        self._drain()
         self.start()
         return True
 
@@ -270,14 +268,8 @@ class KillableServer(RunningServer):
         """Ask it to stop, as an operator would."""
         assert self.process is not None
         self.process.terminate()
-        self.process.wait(timeout=30)
-        self._drain()
+        self.process.wait(timeout=120)
         self.close_clients()
-
-    def _drain(self) -> None:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 @contextlib.contextmanager

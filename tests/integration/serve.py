@@ -8,6 +8,7 @@ import os
 import signal
 import sqlite3
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def fill(folder: Path) -> Path:
     return ballast
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     for name in ("data", "model", "training"):
         parser.add_argument(f"--{name}", type=Path, required=True)
@@ -83,7 +84,7 @@ def main() -> None:
     parser.add_argument("--kill-at", default="")
     parser.add_argument("--kill-times", type=int, default=1)
     parser.add_argument("--fill-at", default="")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     extra = dict(item.split("=", 1) for item in arguments.set)
     settings = Settings.model_validate(
         {"data": arguments.data, "model": arguments.model, "training": arguments.training, "port": 0, **extra}

@@ -33,7 +33,7 @@ def test_a_killed_step_leaves_a_whole_template(tmp_path: Path) -> None:
     features = [array.tobytes() for array in store.features("ana")]
     before = 0
     for attempt in range(KILLS):
-        _walk_until_killed(tmp_path / "s", after_s=random.Random(attempt).uniform(0.05, 0.3))
+        _walk_until_killed(tmp_path / "s", random.Random(attempt))
         reopened = EncryptedStore.open(tmp_path / "s", passphrase="p")
         assert reopened.template("ana") == enrolled
         assert [array.tobytes() for array in reopened.features("ana")] == features
@@ -49,7 +49,8 @@ def test_a_killed_step_leaves_a_whole_template(tmp_path: Path) -> None:
     assert list((tmp_path / "s" / "users").iterdir()) == []
 
 
-def _walk_until_killed(folder: Path, *, after_s: float) -> None:
+def _walk_until_killed(folder: Path, rng: random.Random) -> None:
+    """Killed somewhere in one of the steps after the third, however long a step takes here."""
     paths = os.pathsep.join(str(path) for path in (ROOT, ROOT / "device"))
     walker = subprocess.Popen(
         [sys.executable, "-m", "tests.integration.ageing_process", str(folder), "ana"],
@@ -60,7 +61,11 @@ def _walk_until_killed(folder: Path, *, after_s: float) -> None:
     assert walker.stdout is not None
     with walker.stdout:
         assert walker.stdout.readline() == b"ready\n"
-        time.sleep(after_s)
+        began = time.monotonic()
+        for _ in range(rng.randint(3, 10)):
+            assert walker.stdout.readline() == b"learned\n"
+            step_s, began = time.monotonic() - began, time.monotonic()
+        time.sleep(rng.uniform(0, step_s))
         walker.send_signal(signal.SIGKILL)
         assert walker.wait() == -signal.SIGKILL
 

@@ -51,7 +51,7 @@ class House:
         with pytest.raises(httpx.TransportError):
             change(self)
         assert self.server.process is not None
-        self.server.process.wait(timeout=30)
+        self.server.process.wait(timeout=120)
         self.server.stop()
         self.server.start(kill_at=then, kill_times=times)
         assert self.accepted()
