@@ -80,9 +80,9 @@ class Coordination:
         found: list[dict[str, Any]] = self._get("/v1/evaluations")["evaluations"]
         return found[0] if found else {}
 
-    def release(self) -> int:
-        """The number of the one in force."""
-        return int(self._get("/v1/releases/current")["number"])
+    def calibration(self) -> str:
+        """Digest of the calibration of the release in force."""
+        return str(self._get("/v1/releases/current")["calibration"])
 
     def request_evaluation(self) -> None:
         """As an operator asks for one."""

@@ -95,6 +95,8 @@ class Row:
     Args:
         domain: whose samples.
         devices: that took part in the evaluation.
+        refused: of those, who did not take the release that it made: their own samples, or strangers, fail by it. They
+            stay with the card, and are counted there alone.
         strangers: people who never took part.
         trials: of strangers against devices.
         genuine_trials: of the devices' people, with recordings that did not enrol.
@@ -117,6 +119,7 @@ class Row:
 
     domain: str
     devices: int
+    refused: int
     strangers: int
     trials: int
     genuine_trials: int
@@ -195,11 +198,14 @@ class Run:
             members = self._enrolled(count)
             probes, unusable = self._embedded(members)
             whole = self._drawn(members, probes)
-            founding = self._measured(members, probes, whole)
+            assert self.bundle.calibration is not None  # exported bundles carry a card
+            founding = self._measured(members, probes, whole, self.bundle.calibration.digest)
             evaluation = self._evaluated(members)
             print(self.server.command("releases", "evaluations"), end="")
             print(self.server.command("releases", "list"), end="")
-            own = self._measured(members, probes, whole) if evaluation["outcome"] == "calibrated" else None
+            own = None
+            if evaluation["outcome"] == "calibrated":
+                own = self._measured(members, probes, whole, self.server.calibration())
         finally:
             self.server.stop()
         return self._compared(members, probes, unusable, founding, own)
@@ -228,9 +234,10 @@ class Run:
             self.server.request_evaluation()
         self._devices("take part", members)
         found = self.server.settled(timeout_s=300)
-        adopted = [told.releases for told in self._devices("take part", members)]
-        refused = sum(any(state == "refused" for _, state in item) for item in adopted)
-        print(f"{self.name}: evaluation {found['outcome']}, {found['arrived']} reports, {refused} devices refuse")
+        for told in self._devices("take part", members):
+            if any(state == "refused" for _, state in told.releases):
+                print(f"{self.name}: a device refused: {told.detail}")
+        print(f"{self.name}: evaluation {found['outcome']}, {found['arrived']} reports", flush=True)
         return found
 
     def _admit(self, places: list[int]) -> None:
@@ -297,8 +304,10 @@ class Run:
             chosen[place] = [*own, *(strangers[index] for index in order)]
         return chosen
 
-    def _measured(self, members: list[int], probes: list[Probe], whole: dict[int, list[Probe]]) -> Outcome:
-        """Everybody's decisions on all probes but those of the other devices' people, under what they verify by now."""
+    def _measured(self, members: list[int], probes: list[Probe], whole: dict[int, list[Probe]], by: str) -> Outcome:
+        """Everybody's decisions on all probes but those of the other devices' people, where they verify by that
+        calibration.
+        """
         outcome = Outcome.empty(len(members), len(probes))
         for row, place in enumerate(members):
             name = self.people[place].name
@@ -306,6 +315,9 @@ class Run:
             template, bundle = runtime.template(name), runtime.bundle
             assert bundle.calibration is not None  # every release here has one
             calibration = bundle.calibration
+            if calibration.digest != by:
+                outcome.refused += 1
+                continue
             supported = [rate for rate in RATES if rate >= calibration.strictest(calibration.scale) * (1 - 1e-9)]
             limits = {rate: threshold_for(template, bundle, fmr=rate) for rate in supported}
             outcome.told = {rate: calibration.interval(limit.score) for rate, limit in limits.items()}
@@ -358,6 +370,7 @@ class Run:
                 Row(
                     self.name,
                     len(members),
+                    0 if own is None else own.refused,
                     len(np.unique(person[stranger])),
                     int(trials.sum()),
                     int(founding.tried[:, ~stranger].sum()),
@@ -384,7 +397,7 @@ def _bare(template: Template, calibration: Calibration, probes: Sequence[Embedde
     rows = np.stack([probe.embedding for probe in probes])
     templates = np.broadcast_to(template.embedding, rows.shape)
     if calibration.ratio is None:
-        return (rows.astype(np.float64) * templates).sum(axis=1)
+        return np.asarray((rows.astype(np.float64) * templates).sum(axis=1), np.float64)
     conditions = [conditions_of(probe.quality.measured, calibration.conditions) for probe in probes]
     found = calibration.llrs(templates, rows, template=[template.conditions] * len(rows), probe=conditions)
     return found.astype(np.float64)
@@ -400,6 +413,7 @@ class Outcome:
         accepted: by false match rate.
         bare: likewise, without a higher bar outside.
         told: by rate, the interval of the false match rate that the calibration itself tells.
+        refused: devices that verify by another calibration; nothing of them is here.
     """
 
     tried: Bools
@@ -407,6 +421,7 @@ class Outcome:
     accepted: dict[float, Bools]
     bare: dict[float, Bools]
     told: dict[float, tuple[float, float]]
+    refused: int = 0
 
     @classmethod
     def empty(cls, rows: int, columns: int) -> Outcome:
@@ -439,12 +454,12 @@ def share(hits: Bools, tried: Bools, person: NDArray[np.int64] | None) -> tuple[
         counts[0, :, place] += hits[:, column] & tried[:, column]
         counts[1, :, place] += tried[:, column]
     rng = np.random.default_rng(0)
-    drawn = []
+    drawn = list[float]()
     for _ in range(RESAMPLES):
         rows = rng.multinomial(len(tried), np.full(len(tried), 1 / len(tried)))
         weights = np.ones(people) if person is None else rng.multinomial(people, np.full(people, 1 / people))
         hit, all_of = (rows @ part @ weights for part in counts)
-        drawn.append(hit / all_of if all_of else float("nan"))
+        drawn.append(float(hit / all_of) if all_of else float("nan"))
     low, high = np.nanquantile(drawn, (0.025, 0.975))
     return 100 * float(counts[0].sum() / counts[1].sum()), 100 * float(low), 100 * float(high)
 

@@ -12,10 +12,10 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Put both tables between their markers."""
+    """Put the tables between their markers."""
     path = HERE / "README.md"
     text = path.read_text(encoding="utf-8")
-    for name, lines in (("domains", _domains()), ("trained", _trained())):
+    for name, lines in (("domains", _domains()), ("trained", _trained()), ("devices", _devices())):
         start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         before, _, rest = text.partition(start)
         text = before + "\n".join([start, "", *lines, "", end]) + rest.partition(end)[2]
@@ -61,6 +61,44 @@ def _trained() -> Iterable[str]:
             low, middle, high = np.quantile(rates, (0.1, 0.5, 0.9))
             cells.append(f"{middle:.2g} [{low:.2g}, {high:.2g}]")
         yield f"| {rounds} | {name} | {cells[0]} | {cells[1]} |"
+
+
+def _devices() -> Iterable[str]:
+    heads = (
+        "domain",
+        "devices",
+        "strangers",
+        "trials",
+        "asked %",
+        "FMR % [95 %]",
+        "the release's own interval",
+        "simulated, 10 to 90 %",
+        "card: FMR %",
+        "without its bar",
+        "FNMR %",
+        "card: FNMR %",
+        "genuine trials",
+    )
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
+    simulated = {(row["domain"], row["devices"], float(row["asked"])): row for row in _rows("results.csv")}
+    for row in _rows("devices.csv"):
+        value = {name: _short(text) for name, text in row.items() if name != "domain"}
+
+        def ranged(name: str, value: dict[str, str] = value) -> str:
+            if value[name] == "-":
+                return "-"
+            return f"{value[name]} [{value[f'{name}_low']}, {value[f'{name}_high']}]"
+
+        drawn = simulated.get((row["domain"], row["devices"], float(row["asked"])))
+        spread = "-" if drawn is None else f"{_short(drawn['fmr_low'])} to {_short(drawn['fmr_high'])}"
+        told = "-" if value["fmr"] == "-" else f"{value['told_low']} to {value['told_high']}"
+        own = "too few people" if value["fmr"] == "-" else f"**{value['fmr']}**{ranged('fmr')[len(value['fmr']) :]}"
+        yield (
+            f"| {row['domain']} | {row['devices']} | {row['strangers']} | {row['trials']} | {value['asked']} | {own} | "
+            f"{told} | {spread} | {ranged('card_fmr')} | {value['card_bare']} | {ranged('fnmr')} | "
+            f"{ranged('card_fnmr')} | {row['genuine_trials']} |"
+        )
 
 
 def _rows(name: str) -> list[dict[str, str]]:
