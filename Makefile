@@ -22,7 +22,7 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	$(BIN)/python -m uvsdk models fetch --all || echo 'tests that need these weights will be skipped'
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: style types contracts test smoke compatibility
 

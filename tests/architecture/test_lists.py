@@ -8,6 +8,8 @@ import itertools
 import re
 from pathlib import Path
 
+from tests.conftest import SLOWEST
+
 TESTS = Path(__file__).resolve().parents[1]
 README = TESTS / "README.md"
 METHODS = ("FedAwS", "FedALC", "FedALC-fixed", "FedMetric", "FedSS", "FedUV")
@@ -25,6 +27,10 @@ def rows(heading: str) -> list[list[str]]:
     section = README.read_text(encoding="utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_files_that_begin_first_exist() -> None:
+    assert [name for name in SLOWEST if not (TESTS / name).is_file()] == []
 
 
 def test_every_test_that_is_named_exists() -> None:
