@@ -9,6 +9,8 @@ from pathlib import Path
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.errors import SampleError, SettingsError
+from uvsdk.federation.messages import TrainingConfig
+from uvsdk.federation.round import Method
 from uvsdk.release.cohort import LIMIT_BYTES, MOST_ROWS, FeatureCohort
 from uvsdk_server.beside import date, in_database, print_table, settings_of
 from uvsdk_server.calibrations import open_base
@@ -92,9 +94,13 @@ def _add(arguments: argparse.Namespace) -> None:
     data = settings_of(data=arguments.data).data
     files, blobs = KeyFolder(data / "keys"), Blobs(data / "blobs")
 
+    impostors = ""
+
     async def add(connection: AsyncConnection) -> str | None:
+        nonlocal impostors
         trained = await ledger.deployment_row(connection)
         assert trained is not None  # the folder is a server's
+        impostors = Method.of(TrainingConfig.from_json(trained.config)).impostors
         base = await asyncio.to_thread(open_base, blobs.read(trained.base_blob), files.at_rest)
         cohort.embedded(base)
         blob = await asyncio.to_thread(blobs.write, seal_cohort(cohort, files.at_rest))
@@ -102,6 +108,11 @@ def _add(arguments: argparse.Namespace) -> None:
 
     blobs.remove(in_database(arguments.data, add))
     print(f"{len(cohort.person)} samples of {cohort.people} people: {cohort.source}")
+    if impostors != "cohort":
+        print(
+            f"nothing is scored against it: this deployment evaluates by {impostors!r}; a deployment that begins with "
+            "evaluation = 'cohort' in its training configuration does"
+        )
 
 
 def _look(arguments: argparse.Namespace) -> None:

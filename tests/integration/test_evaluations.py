@@ -246,6 +246,8 @@ def test_few_people_release_nothing_and_are_told_why(tmp_path: Path, capsys: pyt
         assert server.ask("GET", "/v1/training").json()["outlook"] in printed
         assert harness.command("releases", "--data", str(server.data), "show") == 0
         assert re.search(r"calibrated on +\S", capsys.readouterr().out)
+        assert harness.command("cohort", "--data", str(server.data), "add", str(cohort_file(tmp_path))) == 0
+        assert "nothing is scored against it: this deployment evaluates by 'moments'" in capsys.readouterr().out
 
 
 def test_rounds_go_on_where_too_few_are_there_to_evaluate(tmp_path: Path) -> None:
