@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -225,13 +226,11 @@ class House:
         assert self.changed() == set()
         return done
 
-    def passed(self, *arguments: str) -> int:
-        """How many tests of the copy pass; fails where one does not."""
-        done = self.run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments)
+    def passed(self, *arguments: str) -> Counter[str]:
+        """How many tests of each file of the copy pass; fails where one does not."""
+        done = self.run(sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments)
         assert done.returncode == 0, done.stdout[-4000:]
-        counted = re.search(r"(\d+) passed", done.stdout)
-        assert counted, done.stdout
-        return int(counted[1])
+        return Counter(re.findall(r"^tests/(\S+\.py)::.* PASSED ", done.stdout, re.MULTILINE))
 
     def changed(self) -> set[str]:
         """Files outside the method's folder that are not as they were."""
@@ -261,8 +260,24 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
     return build(tmp_path_factory.mktemp("house"))
 
 
-def test_it_keeps_the_contract(house: House) -> None:
-    assert house.passed("-k", NAME, "tests/contract/test_algorithms.py") >= 40
+@pytest.fixture(scope="module")
+def passed(house: House) -> Counter[str]:
+    """What is there for every method, in one process, for each takes seconds to begin."""
+    files = (
+        "contract/test_algorithms.py",
+        "unit/test_simulation.py",
+        "integration/test_methods_even.py",
+        "integration/test_methods_odd.py",
+        "architecture/test_imports.py",
+        "architecture/test_citations.py",
+        "vectors/test_vectors.py",
+        "unit/test_transfer.py",
+    )
+    return house.passed("-k", f"{NAME} or without_torch or of_nothing", *(f"tests/{file}" for file in files))
+
+
+def test_it_keeps_the_contract(passed: Counter[str]) -> None:
+    assert passed["contract/test_algorithms.py"] >= 40
 
 
 def test_commands_and_import_contracts_know_it(house: House) -> None:
@@ -280,17 +295,15 @@ def test_commands_and_import_contracts_know_it(house: House) -> None:
         payload.write_text(text)
 
 
-def test_a_simulation_a_server_and_devices_run_it(house: House) -> None:
-    assert house.passed("-k", NAME, "tests/unit/test_simulation.py") >= 3
-    methods = ("tests/integration/test_methods_even.py", "tests/integration/test_methods_odd.py")
-    assert house.passed("-k", NAME, *methods) == 1
+def test_a_simulation_a_server_and_devices_run_it(passed: Counter[str]) -> None:
+    assert passed["unit/test_simulation.py"] >= 3
+    assert passed["integration/test_methods_even.py"] + passed["integration/test_methods_odd.py"] == 1
 
 
-def test_documents_and_lists_know_it(house: House) -> None:
+def test_documents_and_lists_know_it(house: House, passed: Counter[str]) -> None:
     """The tables of ``docs/privacy.md`` are written by a command, which changes nothing else."""
     files = ("architecture/test_imports.py", "architecture/test_citations.py", "vectors/test_vectors.py")
-    chosen = f"{NAME} or without_torch or of_nothing"
-    assert house.passed("-k", chosen, "tests/unit/test_transfer.py", *(f"tests/{file}" for file in files)) >= 8
+    assert sum(passed[file] for file in (*files, "unit/test_transfer.py")) >= 8
     document = house.root / "docs" / "privacy.md"
     before = document.read_text()
     try:
