@@ -1,6 +1,7 @@
 """A user leaves: everything of theirs goes, and "gone" is said only once it is true of every byte.
 
-One transaction deletes the rows, points to the algorithm's state without the user, and orders the files away: uploads,
+One transaction deletes the rows, points to the algorithm's state (and the one that training may
+return to) without the user, and orders the files away: uploads,
 the user's own key, and the key of the former states, so that copies of the database and the blobs made earlier cannot
 be read any more. SQLite keeps former pages in its write-ahead log until nobody reads them; a long reader can hold that
 up, so the log is emptied again and again, the files are searched for the user's id, and only then is the deletion
@@ -13,7 +14,7 @@ import asyncio
 import json
 import secrets
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -21,13 +22,13 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from uvsdk.records.codec import pack
+from uvsdk.records.codec import pack, unpack
 from uvsdk_server import observer
 from uvsdk_server.keys import KeyRing
 from uvsdk_server.monitoring import Log
 from uvsdk_server.rounds import Rounds
 from uvsdk_server.shielding import to_its_end
-from uvsdk_server.store import ledger, removals, traces
+from uvsdk_server.store import course, ledger, removals, traces
 from uvsdk_server.store.quarantine import Quarantine
 from uvsdk_server.store.rows import every, first
 from uvsdk_server.store.schema import deletions, users
@@ -132,6 +133,9 @@ class Deletions:
             key = await asyncio.to_thread(files.new_state_key)
             state = await asyncio.to_thread(training.method.server.remove, training.state, user)
             blob = await asyncio.to_thread(self._rounds.drafts.write, files.seal_state(pack(state), key))
+            async with self._database.read() as connection:
+                best = await course.of(connection)
+            without = await asyncio.to_thread(self._without, best, user, key)
             async with self._database.write() as connection:
                 deployment = await ledger.deployment_row(connection)
                 assert deployment is not None
@@ -140,6 +144,8 @@ class Deletions:
                 names = [ledger.blob_path(name) for name in (deployment.algorithm_blob, *spent)]
                 names += [ledger.key_path(name) for name in (files.user_file(user), files.state_file(former_key))]
                 await ledger.keep_state(connection, blob)
+                if without != best:
+                    names += [ledger.blob_path(name) for name in await course.keep(connection, without)]
                 await ledger.order_removal(connection, names)
                 row = former or await self._record(connection, user)
             # From here to the last file nothing waits, so that whoever registers the user anew finds no former key.
@@ -154,6 +160,15 @@ class Deletions:
         self._rounds.awaited.forget(gone)
         self._rounds.reporting.forget(gone)
         return row
+
+    def _without(self, best: course.CourseRow, user: str, key: str) -> course.CourseRow:
+        """The state that training may return to, without ``user`` and under the new key."""
+        if best.algorithm_blob is None:
+            return best
+        server, files = self._rounds.training.method.server, self._keys.files
+        state = unpack(server.state, files.open_state(self._rounds.blobs.read(best.algorithm_blob)))
+        sealed = files.seal_state(pack(server.remove(state, user)), key)
+        return replace(best, algorithm_blob=self._rounds.drafts.write(sealed))
 
     async def _record(self, connection: AsyncConnection, user: str) -> Deletion:
         name = secrets.token_hex(16)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -37,8 +38,8 @@ from uvsdk_server.models import Models
 from uvsdk_server.monitoring import Log, Metrics, where
 from uvsdk_server.rounds import Rounds
 from uvsdk_server.settings import Settings
-from uvsdk_server.store import ledger, removals
-from uvsdk_server.store.rows import Candidate, Joining, Receipt, Round
+from uvsdk_server.store import course, ledger, removals
+from uvsdk_server.store.rows import Candidate, DeploymentRow, Joining, Receipt, Round
 
 _RETRY_S = 5.0
 _LOOK_S = 60.0
@@ -176,7 +177,9 @@ class Driver:
             async with self._database.read() as connection:
                 deployment = await ledger.deployment_row(connection)
                 pending = await ledger.pending_admissions(connection)
+                known = await course.of(connection)
             assert deployment is not None
+            anew = frozenset(item.user for item in pending if item.anew)
             try:
                 admissions = [self._admission(item) for item in pending]
                 state, refused = await asyncio.to_thread(
@@ -186,14 +189,18 @@ class Driver:
                     admissions,
                     seed=seed,
                     start=not deployment.started,
-                    anew=frozenset(item.user for item in pending if item.anew),
+                    anew=anew,
                     refusal=Exception,  # whatever one device sent must not stop the rounds of the others
                 )
             except Exception as error:  # noqa: BLE001 - an algorithm is a plug-in
                 await self._give_up(row, error)
                 return
             blob = await asyncio.to_thread(self._drafts.write, self._keys.files.seal_state(pack(state)))
+            best = known if not pending else await asyncio.to_thread(self._joined, known, admissions, seed, anew)
+            spent: tuple[str, ...] = ()
             async with self._database.write() as connection:
+                if best != known:
+                    spent = await course.keep(connection, best)
                 for item in pending:
                     await ledger.settle_admission(connection, item, accepted=item.user not in refused)
                 await ledger.keep_state(connection, blob, started=True)
@@ -208,8 +215,19 @@ class Driver:
                 self._log.warning("admissions refused", round_id=row.round_id, count=len(refused))
             self._drafts.settle()
             self._training.state = state
-            self._blobs.remove(deployment.algorithm_blob)
+            self._blobs.remove(deployment.algorithm_blob, *spent)
             self._report()
+
+    def _joined(
+        self, known: course.CourseRow, admissions: Sequence[Admission], seed: int, anew: frozenset[str]
+    ) -> course.CourseRow:
+        """The best state with those who join, so that a return to it leaves nobody out."""
+        if known.algorithm_blob is None:
+            return known
+        training, files = self._training, self._keys.files
+        best = unpack(training.method.server.state, files.open_state(self._blobs.read(known.algorithm_blob)))
+        joined, _ = admit(training.method, best, admissions, seed=seed, start=False, anew=anew, refusal=Exception)
+        return replace(known, algorithm_blob=self._drafts.write(files.seal_state(pack(joined))))
 
     async def _collect(self, row: Round) -> None:
         deadline = self._rounds.clock() + self._training.config.deadline_s
@@ -263,18 +281,23 @@ class Driver:
             except Exception as error:  # noqa: BLE001 - an algorithm is a plug-in
                 await self._give_up(row, error, accepted=len(receipts))
             else:
-                await self._commit(row, result, len(receipts))
-                self._drafts.settle()
-                self._blobs.remove(deployment.algorithm_blob, deployment.optimiser_blob)
+                await self._commit(row, result, len(receipts), deployment)
                 self._metrics.aggregation_seconds.observe(time.perf_counter() - start)
         await self._clean()
 
-    async def _commit(self, row: Round, result: Result, accepted: int) -> None:
+    async def _commit(self, row: Round, result: Result, accepted: int, former: DeploymentRow) -> None:
         bundle, outcome = await asyncio.to_thread(self._store, result)
         await self._rounds.observer.reached(observer.RESULT_STORED)
         async with self._database.write() as connection:
-            await ledger.commit_round(connection, row.round_id, outcome, accepted, self._rounds.clock())
+            known = await course.of(connection)
+            if self._training.returns and known.kept_version is None:
+                # What this round started from is the best so far: an evaluation may lead back to it.
+                state = (former.model_version, former.algorithm_blob, former.optimiser_blob)
+                await course.keep(connection, known.keeping(*state))
+            spent = await ledger.commit_round(connection, row.round_id, outcome, accepted, self._rounds.clock())
+        self._drafts.settle()
         await self._rounds.observer.reached(observer.ROUND_COMMITTED)
+        self._blobs.remove(*spent)
         self._training.state, self._training.optimiser = result.state.algorithm, result.state.optimiser
         self._models.adopt(bundle, row.round_id)
         self._metrics.rounds.labels("committed").inc()
@@ -315,7 +338,7 @@ class Driver:
         return await asyncio.to_thread(
             aggregation.aggregate,
             training.method,
-            ServerState(self._models.candidate.theta, training.optimiser, training.state),
+            ServerState(self._models.candidate.theta, training.optimiser, training.state, training.step),
             [self._upload(receipt) for receipt in receipts],
             private_key,
             clip_norm=training.clip_norm(row.clip_norm),
@@ -323,6 +346,7 @@ class Driver:
             everybody=[item.samples for item in eligible or receipts],
             seed=int(row.seed),
             tensors=[parameter.size for parameter in self._models.candidate.manifest.parameters],
+            start=training.start,
         )
 
     def _upload(self, receipt: Receipt) -> aggregation.Upload:

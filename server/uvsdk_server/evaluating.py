@@ -8,7 +8,8 @@
 
 Every arrow is one database transaction, and :class:`uvsdk_server.driver.Driver` draws them: while an evaluation
 collects no round opens. What is concluded is a function of the reports and of the time at which they were complete, so
-that a server that is killed while it judges comes to the same release again, and makes it once.
+that a server that is killed while it judges comes to the same release again, and makes it once. With the last arrow
+training goes back to the best state so far, where the candidate is worse (:mod:`uvsdk_server.returning`).
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from uvsdk import modality
 from uvsdk.errors import BundleError, SealError, UvsdkError, WireError
 from uvsdk.records.codec import unpack
 from uvsdk.release import conclusion
+from uvsdk.release.backtracking import Compared
 from uvsdk.release.conclusion import Conclusion, Finding, conclude
 from uvsdk.release.gate import Verdict
 from uvsdk.release.measurement import SUPPORTED
-from uvsdk.release.record import Evaluation, Release
+from uvsdk.release.record import Release
 from uvsdk.release.report import EvaluationReport, ModelReport
 from uvsdk.release.sums import ModelSums
 from uvsdk.rest.problems import Problem
@@ -45,11 +47,12 @@ from uvsdk_server.evaluators import NOTHING, Evaluators
 from uvsdk_server.models import Models
 from uvsdk_server.monitoring import Log, Metrics, where
 from uvsdk_server.releases import Releases
+from uvsdk_server.returning import Returning
 from uvsdk_server.rounds import Rounds
 from uvsdk_server.settings import Settings
 from uvsdk_server.store import evaluations as store
 from uvsdk_server.store import ledger
-from uvsdk_server.store.rows import DeploymentRow, EvaluationRow, EvaluationState, ReportRow, Respondent
+from uvsdk_server.store.rows import EvaluationRow, EvaluationState, ReportRow, Respondent
 
 OFF: Final = "off"
 
@@ -141,6 +144,7 @@ class Evaluations:
         self._log = log
         self._waits = Waits(rounds.clock)
         self._told = -1
+        self._returning = Returning(rounds, models, metrics=metrics, log=log)
 
     async def impostors(self) -> str:
         """Where impostors' scores come from; ``off`` where no model is evaluated."""
@@ -178,7 +182,9 @@ class Evaluations:
         return row
 
     async def resume(self) -> None:
-        """Let training go on where it has stopped by itself; the evaluations so far no longer count against it."""
+        """Let training go on where it has stopped by itself; the evaluations so far no longer count against it, and
+        the step stays as short as they have made it.
+        """
         async with self._database.write() as connection:
             await store.resume(connection)
         self._log.info("training resumed")
@@ -347,15 +353,13 @@ class Evaluations:
         release, outcome = await self._apply(row, found)
         await self._rounds.observer.reached(observer.EVALUATION_APPLIED)
         state: EvaluationState = "closed" if found.candidate is not None or found.released is not None else "failed"
-        async with self._database.write() as connection:
+        async with self._returning.judged(row, found) as change:
             number = None if release is None else release.number
-            values = {"outcome": outcome, "release": number, "summary": json.dumps(summary_of(found, self._cells()))}
-            await store.change(connection, row.evaluation_id, state, **values)
-            stop = await self._stops(connection)
-            if stop:
-                await store.stop_training(connection, stop)
-        if stop:
-            self._log.warning("training stopped by itself", reason=stop)
+            summary = summary_of(found, self._cells()) | {"training": change.told()}
+            values = {"outcome": outcome, "release": number, "summary": json.dumps(summary)}
+            async with self._database.write() as connection:
+                await store.change(connection, row.evaluation_id, state, **values)
+                await change.keep(connection)
         self._metrics.evaluations.labels(outcome if state == "closed" else "failed").inc()
         self._metrics.evaluation_seconds.observe(time.perf_counter() - start)
         self._log.info(
@@ -446,30 +450,6 @@ class Evaluations:
         evaluation = None if found is None else found.evaluation
         return await self._releases.consider(version, verdict, calibration=calibration, evaluation=evaluation)
 
-    async def _stops(self, connection: AsyncConnection) -> str:
-        """Why training is to rest although rounds are left; empty where it is not."""
-        deployment = await ledger.deployment_row(connection)
-        assert deployment is not None
-        rows = [(row, measured_of(row)) for row in await store.judged(connection)]
-        history = [measured for row, measured in rows if measured is not None and row.candidate != row.released]
-        since = [row for row, measured in rows if measured is not None and row.candidate != row.released]
-        if len([row for row in since if row.evaluation_id > deployment.forgiven]) < conclusion.WORSE_IN_A_ROW:
-            return ""
-        if deployment.stopped or not conclusion.worsens(history):
-            return ""
-        return _worse(deployment, history)
-
-
-def _worse(deployment: DeploymentRow, history: Sequence[Evaluation]) -> str:
-    last = history[-1]
-    best = min((item for item in history if item.fmr <= last.fmr), key=lambda item: item.fnmr)
-    return (
-        f"{conclusion.WORSE_IN_A_ROW} evaluations in a row were worse than the best: {last.fnmr:.1%} of genuine trials "
-        f"are rejected at a false match rate of {last.fmr:g}, {best.fnmr:.1%} at {best.fmr:g} at best. Training "
-        f"rests after {deployment.committed_rounds} rounds; what verifies stays. Lower the "
-        "learning rates, or go on all the same (POST /v1/training/resume, uvsdk releases resume)"
-    )
-
 
 def _models_of(report: EvaluationReport) -> tuple[ModelReport, ...]:
     return (report.candidate, *report.released)
@@ -512,22 +492,25 @@ def summary_of(found: Conclusion, cells: Sequence[str] = ()) -> dict[str, Any]:
         "change": _finite(found.change),
         "interval": [_finite(value) for value in found.interval],
         "mean_offdiagonal_cosine": _finite(found.collapse),
+        "around": None if found.compared is None else _around(found.compared),
         "candidate": None if found.candidate is None else asdict(found.candidate.evaluation),
         "released": None if found.released is None else asdict(found.released.evaluation),
         "cells": {} if found.candidate is None else _told_of(found.candidate, cells),
     }
 
 
+def _around(compared: Compared) -> dict[str, float | None]:
+    """What training goes by: rejected genuine trials, on average over false match rates."""
+    return {
+        "candidate": compared.candidate_around,
+        "released": compared.released_around,
+        "error": _finite(compared.error),
+    }
+
+
 def _told_of(finding: Finding, cells: Sequence[str]) -> dict[str, dict[str, float]]:
     pairs = zip(cells, finding.cells, strict=True)
     return {name: {"fnmr": rate, "people": people} for name, (rate, people) in pairs if people}
-
-
-def measured_of(row: EvaluationRow) -> Evaluation | None:
-    """What was measured of the candidate, ``None`` where genuine trials did not suffice."""
-    told = json.loads(row.summary or "{}").get("candidate")
-    found = None if told is None else Evaluation(**told)
-    return found if found is not None and found.trials else None
 
 
 def _finite(value: float) -> float | None:

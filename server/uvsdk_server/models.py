@@ -23,7 +23,7 @@ from uvsdk.rest.problems import Problem
 from uvsdk.scoring.record import read_calibration
 from uvsdk_server import calibrations
 from uvsdk_server.keys import AtRest
-from uvsdk_server.store import ledger
+from uvsdk_server.store import course, ledger
 from uvsdk_server.store import releases as store
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
@@ -97,10 +97,15 @@ class Models:
         self.round_id = round_id
 
     async def forget(self, keep: int) -> None:
-        """Drop all but the newest ``keep`` versions, the candidate and those of kept releases, files included."""
+        """Drop all but the newest ``keep`` versions, the candidate, the best so far and those of kept releases.
+
+        Their files go as well.
+        """
         async with self._database.write() as connection:
             trained = await store.held_deployment(connection)
-            named = {row.model_version for row in await store.kept(connection)} | {trained.model_version}
+            known = await course.of(connection)
+            named = {row.model_version for row in await store.kept(connection)}
+            named |= {trained.model_version, *filter(None, (known.best, known.kept_version))}
             rows = await every(connection, Model, select(models).order_by(models.c.round_id.desc()))
             gone = [row for row in rows[keep:] if row.model_version not in named]
             for row in gone:

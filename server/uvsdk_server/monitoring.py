@@ -53,6 +53,8 @@ class Metrics:
     evaluations: Counter = field(init=False)
     evaluation_seconds: Histogram = field(init=False)
     training_stopped: Gauge = field(init=False)
+    training_step: Gauge = field(init=False)
+    training_returns: Counter = field(init=False)
     class_cosine: Gauge = field(init=False)
     mean_delta_norm: Gauge = field(init=False)
     largest_step_ratio: Gauge = field(init=False)
@@ -83,6 +85,18 @@ class Metrics:
             (
                 "training_stopped",
                 Gauge("uvsdk_training_stopped", "1 while training rests because it got worse.", registry=registry),
+            ),
+            (
+                "training_step",
+                Gauge(
+                    "uvsdk_training_step",
+                    "What the server's step is multiplied by: halved with every return to the best candidate.",
+                    registry=registry,
+                ),
+            ),
+            (
+                "training_returns",
+                Counter("uvsdk_training_returns", "Returns to the best candidate so far.", registry=registry),
             ),
             (
                 "class_cosine",

@@ -36,6 +36,9 @@ EVALUATION_POINTS: Final = (
 )
 """In the order in which an evaluation passes them."""
 
+TRAINING_RETURNED: Final = "training-returned"
+"""After the transaction in which training went back to the best candidate so far."""
+
 DELETION_RECORDED: Final = "deletion-recorded"
 DELETION_FILES_GONE: Final = "deletion-files-gone"
 DELETION_POINTS: Final = (DELETION_RECORDED, DELETION_FILES_GONE)

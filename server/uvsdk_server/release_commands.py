@@ -8,6 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -239,7 +240,9 @@ async def _evaluations(arguments: argparse.Namespace, connection: AsyncConnectio
             f"{row.evaluation_id}  {date(row.opened)}  {row.cause}: {row.state}, {row.arrived} of {row.asked} devices, "
             f"model {row.candidate[:12] or '-'}, {came or 'not judged yet'}"
         )
-        lines += [f"    {reason}" for reason in json.loads(row.summary or "{}").get("reasons", [])]
+        summary = json.loads(row.summary or "{}")
+        lines += [f"    {reason}" for reason in summary.get("reasons", [])]
+        lines += _returned(summary.get("training") or {})
     lines = lines or ["nothing has been evaluated yet"]
     told = await _awaited(connection)
     return "\n".join([*lines, told] if told and not any(told in line for line in lines) else lines)
@@ -257,6 +260,17 @@ async def _awaited(connection: AsyncConnection) -> str:
     if found.suffice:
         return ""
     return found.words(candidate=row.model_version != current.model_version)
+
+
+def _returned(training: Mapping[str, Any]) -> list[str]:
+    """What became of a candidate that was worse than the best so far."""
+    version = training.get("returned_to")
+    if version is None:
+        return []
+    return [
+        f"    worse than the best so far: training went back to {version[:12]}, its step is {training['step']:g} of"
+        " the configured one from then on"
+    ]
 
 
 async def _resume(arguments: argparse.Namespace, connection: AsyncConnection) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from uvsdk.arrays import Float32
 from uvsdk.errors import SettingsError
 from uvsdk.federation import algorithms, clipping, optimisers, roles, streams
 from uvsdk.federation.classes.matrix import mean_offdiagonal_cosine
@@ -23,13 +24,16 @@ class Training:
         self, config: TrainingConfig, seed: int, *, dimension: int, parameters: int, start_norm: float
     ) -> None:
         """A state before anyone has joined; ``dimension`` is d, ``parameters`` P and ``start_norm`` the norm of the
-        parameters that training started from.
+        parameters that training started from. ``step`` is what the server's step is multiplied by,
+        ``start`` those parameters where the configuration asks for them.
         """
         self.config = config
         self.method = Method.of(config)
         self.parameters = parameters
         self.state: Any = self.method.server.empty(dimension, self.method.settings)
         self.optimiser: OptimiserState = optimisers.initial(parameters, config)
+        self.step = 1.0
+        self.start: Float32 | None = None
         self.start_norm = start_norm
         self._seed = seed
 
@@ -45,6 +49,11 @@ class Training:
         if (optimiser.first.shape, optimiser.second.shape) == (fresh.first.shape, fresh.second.shape):
             kept = optimiser.control.shape == fresh.control.shape
             self.optimiser = optimiser if kept else replace(optimiser, control=fresh.control)
+
+    @property
+    def returns(self) -> bool:
+        """Whether training goes back to the best state that evaluations find (:mod:`uvsdk.release.backtracking`)."""
+        return self.config.backtracking and self.method.impostors != "off"
 
     def round_seed(self, round_id: int) -> str:
         """The seed of one round, decimal: a function of the deployment's seed and the round's number."""

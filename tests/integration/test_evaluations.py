@@ -74,10 +74,10 @@ class Party:
             evaluation_id = header.evaluation_id
         return evaluation_id
 
-    def train(self, *, scatter: float, after: int = 0) -> str:
+    def train(self, *, scatter: float, after: int = 0, devices: list[SyntheticDevice] | None = None) -> str:
         """A round that makes a candidate under which samples scatter so; its version."""
         former = candidate_of(self.server)
-        harness.play_round(self.trainers, after)
+        harness.play_round(self.trainers if devices is None else devices, after)
         harness.eventually(lambda: candidate_of(self.server) != former)
         version = candidate_of(self.server)
         self.answers.scatter[version] = scatter
@@ -118,21 +118,25 @@ def test_a_life_of_a_model(tmp_path: Path) -> None:
         assert causes == [(1, "founding", False), (2, "calibration", False), (3, "gate", True)]
         assert releases(found.server)[-1]["evaluation"][0]["evaluation_id"] == 2
 
-        # A worse one stays, and training goes on from it; three in a row, and it rests by itself.
-        for round_id in (2, 3, 4):
+        # After a worse one training goes back to the best with half the step; three in a row, and it rests by itself.
+        for round_id, step in ((2, 0.5), (3, 0.25), (4, 0.125)):
             worse = found.train(scatter=10 * SCATTER, after=round_id - 1)
             assert found.evaluate(after=round_id) == round_id + 1
             kept = found.closed(round_id + 1)
             assert (kept["cause"], kept["outcome"], kept["release"]) == ("rounds", "kept", None)
             assert any("of genuine trials" in reason for reason in kept["reasons"])
+            assert kept["candidate"] == worse
+            assert kept["summary"]["training"] == {"best": better, "worse": True, "returned_to": better, "step": step}
             assert found.server.released()["model_version"] == better
-            assert candidate_of(found.server) == worse
+            assert candidate_of(found.server) == better
         assert len(releases(found.server)) == 3
         harness.eventually(lambda: training_state(found.devices[0]) == "stopped")
         metrics = found.server.ask("GET", "/metrics").text
         assert 'uvsdk_evaluations_total{outcome="kept"} 3.0' in metrics
         assert 'uvsdk_reports_total{outcome="accepted"} 100.0' in metrics
         assert "uvsdk_training_stopped 1.0" in metrics
+        assert "uvsdk_training_step 0.125" in metrics
+        assert "uvsdk_training_returns_total 3.0" in metrics
         assert found.server.rows("SELECT count(*), count(blob) FROM reports") == [(100, 0)]
 
         training = found.server.ask("GET", "/v1/training").json()
@@ -143,7 +147,7 @@ def test_a_life_of_a_model(tmp_path: Path) -> None:
         harness.eventually(lambda: training_state(found.devices[0]) != "stopped")
         header = found.trainers[0].wait(after=4)
         assert header is not None
-        assert (header.round_id, header.model_version) == (5, worse)
+        assert (header.round_id, header.model_version) == (5, better)
         assert found.server.ask("POST", "/v1/evaluations").json()["state"] == "requested"  # once the round is over
         assert found.server.ask("POST", "/v1/evaluations").json()["evaluation_id"] == 6
 
@@ -273,12 +277,16 @@ def test_rounds_go_on_where_too_few_are_there_to_evaluate(tmp_path: Path) -> Non
 
 
 def test_a_server_killed_at_every_point_comes_to_the_same_release_once(tmp_path: Path) -> None:
-    """At each point once, one after another: no acknowledged report is lost, and one release is made."""
-    points = iter(observer.EVALUATION_POINTS)
-    server = KillableServer(tmp_path, config=synthetic.EVALUATED)
+    """At each point once, one after another: no acknowledged report is lost, and one release is made. Then training
+    goes back to its start, killed before and after the transaction in which it does.
+    """
+    points = iter([*observer.EVALUATION_POINTS, "", observer.EVALUATION_APPLIED, observer.TRAINING_RETURNED, ""])
+    config = replace(synthetic.EVALUATED, rounds=3, evaluate_every=2)
+    server = KillableServer(tmp_path, config=config)
     server.settings = {"start_after_users": "20"}
     server.start(kill_at=next(points), kill_times=2)
     devices, kills = synthetic.join(server), 0
+    found = Party(server, devices, Answers({}))
 
     def again() -> None:
         """Start it anew, to be killed at the next point."""
@@ -286,33 +294,71 @@ def test_a_server_killed_at_every_point_comes_to_the_same_release_once(tmp_path:
         assert server.process is not None
         server.process.wait(timeout=120)
         kills += 1
-        server.start(kill_at=next(points, ""), kill_times=2 if kills < 3 else 1)
+        server.start(kill_at=next(points), kill_times=2 if kills < 3 else 1)
 
-    for device in devices:
+    def tell(device: SyntheticDevice, *, after: int) -> None:
         header, body = None, b""
         while True:
             try:
-                header = header or synthetic.evaluation(device)
+                header = header or synthetic.evaluation(device, after=after)
                 assert header is not None
-                report = Answers({}).report(device, synthetic.task_of(device, header))
+                report = found.answers.report(device, synthetic.task_of(device, header))
                 body = body or synthetic.sealed(device, header, report)
                 assert synthetic.put(device, header, body).status_code in (200, 201)
                 break
             except httpx.TransportError:
                 again()
 
-    def state() -> str:
+    def state(number: int) -> str:
         try:
-            return str(evaluations(server)[0]["state"])
+            return str(evaluations(server)[number - 1]["state"])
         except httpx.TransportError:
             again()
             return ""
 
-    harness.eventually(lambda: state() == "closed")
+    for device in devices:
+        tell(device, after=0)
+    harness.eventually(lambda: state(1) == "closed")
     assert kills == len(observer.EVALUATION_POINTS)
     (only,) = evaluations(server)
     assert (only["arrived"], only["outcome"], only["release"]) == (20, "calibrated", 2)
     assert [item["cause"] for item in releases(server)] == ["founding", "calibration"]
+
+    # One of eight says anew who they are, and one leaves: the state to return to knows as well.
+    assert server.process is not None
+    server.process.kill()
+    again()
+    start = candidate_of(server)
+    leaver, renewed, *others = found.trainers
+    assert renewed.wait() is not None
+    assert renewed.admit(samples=9).status_code == 204
+    found.train(scatter=SCATTER)
+    assert leaver.request("DELETE", f"/v1/users/{leaver.user}").status_code == 204
+    found.devices.remove(leaver)
+    worse = found.train(scatter=10 * SCATTER, after=1, devices=[renewed, *others])
+    for device in found.devices:
+        tell(device, after=1)
+    harness.eventually(lambda: state(2) == "closed")
+    assert kills == len(observer.EVALUATION_POINTS) + 3
+    assert evaluations(server)[1]["candidate"] == worse
+    training = {"best": start, "worse": True, "returned_to": start, "step": 0.5}
+    assert evaluations(server)[1]["summary"]["training"] == training
+    assert server.rows("SELECT step, worse, best, kept_version FROM course") == [(0.5, 1, start, None)]
+    columns = {
+        "deployment": ("base_blob", "algorithm_blob", "optimiser_blob"),
+        "models": ("theta_blob", "calibration_blob"),
+        "releases": ("calibration_blob",),
+    }
+    named = {
+        name
+        for table, chosen in columns.items()
+        for row in server.rows(f"SELECT {', '.join(chosen)} FROM {table}")
+        for name in row
+    }
+    assert {path.name for path in (server.data / "blobs").iterdir()} == named - {None}
+    found.train(scatter=SCATTER, after=2, devices=[renewed, *others])
+    told = server.ask("GET", "/v1/training").json()
+    assert (told["users"], told["committed_rounds"], told["step"]) == (7, 3, 0.5)
     server.stop()
 
 

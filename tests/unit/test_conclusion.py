@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from uvsdk.release.conclusion import Finding, conclude, renews, unusable, worsens
+from uvsdk.release.conclusion import Finding, conclude, renews, unusable
 from uvsdk.release.measurement import MOST_REJECTED, calibrate, measure
 from uvsdk.release.record import Evaluation
 from uvsdk.release.report import report_on
@@ -128,19 +128,6 @@ def test_a_calibration_of_other_people_or_of_long_ago_is_renewed() -> None:
     assert not renews(old, old, own=True, now=2000.0)
     assert renews(old, old, own=True, now=1000.0 + 91 * 86_400)
     assert renews(old, replace(old, people=30), own=True, now=2000.0)
-
-
-def test_training_gets_worse_only_where_three_in_a_row_are_beyond_their_interval() -> None:
-    best, worse = replace(OUTCOME, fnmr=0.1), replace(OUTCOME, fnmr=0.3, fnmr_low=0.2)
-    unsure = replace(OUTCOME, fnmr=0.3, fnmr_low=0.05)
-    assert worsens([best, worse, worse, worse])
-    assert not worsens([best, worse, worse])
-    assert not worsens([best, worse, unsure, worse])
-    # At a laxer rate a model rejects no more, so what is worse there than the best at a stricter one is worse at both;
-    # the other way round nothing follows.
-    assert worsens([replace(best, fmr=0.001), worse, worse, worse])
-    assert worsens([replace(best, fmr=0.001), replace(worse, fmr=0.001), worse, worse])
-    assert not worsens([replace(best, fmr=0.1), worse, worse, worse])
 
 
 @pytest.mark.parametrize(

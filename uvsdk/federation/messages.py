@@ -28,7 +28,17 @@ OPTIMISERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
 EVALUATIONS = ("auto", "moments", "cohort", "own", "off")
 """What a device reports of impostors when it evaluates a model (:mod:`uvsdk.release`)."""
 
-_OMITTED = ("train", "clipping", "clip_norm", "trust_ratio", "evaluation", "evaluation_share", "evaluate_every")
+_OMITTED = (
+    "train",
+    "clipping",
+    "clip_norm",
+    "trust_ratio",
+    "start_decay",
+    "evaluation",
+    "evaluation_share",
+    "evaluate_every",
+    "backtracking",
+)
 """Settings that later versions brought: left out of the canonical JSON where they have their defaults."""
 
 
@@ -66,6 +76,9 @@ class TrainingConfig:
         trust_ratio: longest step of the server on one tensor of the trunk, as a part of that tensor's norm; 0 for any.
             Optimisers that divide by their moments move every parameter by the step size, however sensitive the tensor
             is; recurrent trunks need this bound (:mod:`uvsdk.federation.optimisers`).
+        start_decay: share of the way from the start that the server takes back with every step, 0 for none; it rises
+            and falls as the step size does. What devices do not keep asking for is forgotten
+            (:mod:`uvsdk.federation.optimisers`).
         warmup_rounds: rounds over which that step size rises linearly from 0.
         cooldown_rounds: last rounds of ``rounds``, over which it falls linearly to 0.
         rounds: committed rounds after which training rests; with 0 nobody trains, and everybody evaluates: a deployment
@@ -80,6 +93,8 @@ class TrainingConfig:
         evaluation_share: of those who join once there are enough to train, the share who only evaluate, for good; not
             looked at where ``rounds`` is 0.
         evaluate_every: committed rounds between two evaluations; 0 evaluates at rest and on request only.
+        backtracking: whether training returns to the best candidate so far, with half the step, where an evaluation
+            finds a worse one (:mod:`uvsdk.release.backtracking`).
         seed: seed of selection, crops and initial vectors; ``None`` draws from the operating system.
     """
 
@@ -103,6 +118,7 @@ class TrainingConfig:
     server_learning_rate: float = 1.0
     server_adaptivity: float = 1e-3
     trust_ratio: float = 0.0
+    start_decay: float = 0.0
     warmup_rounds: int = 0
     cooldown_rounds: int = 0
     rounds: int = 100
@@ -112,6 +128,7 @@ class TrainingConfig:
     evaluation: str = "auto"
     evaluation_share: float = 0.2
     evaluate_every: int = 8
+    backtracking: bool = True
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -146,6 +163,8 @@ class TrainingConfig:
             raise SettingsError(f"evaluation {self.evaluation!r} is not one of {EVALUATIONS}")
         if not 0.0 <= self.evaluation_share < 1.0:
             raise SettingsError(f"evaluation_share is {self.evaluation_share}; it lies in [0, 1)")
+        if not 0.0 <= self.start_decay < 1.0:
+            raise SettingsError(f"start_decay is {self.start_decay}; it lies in [0, 1)")
         if self.optimiser not in OPTIMISERS:
             raise SettingsError(f"optimiser {self.optimiser!r} is not one of {OPTIMISERS}")
 

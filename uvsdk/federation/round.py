@@ -99,11 +99,13 @@ class ServerState:
         theta: float32 (P,), the trunk's parameters.
         optimiser: the server optimiser's state.
         algorithm: the algorithm's state.
+        step: what the optimiser's step is multiplied by; evaluations shorten it (:mod:`uvsdk.release.backtracking`).
     """
 
     theta: Float32
     optimiser: OptimiserState
     algorithm: Any
+    step: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +261,7 @@ def commit(
     everybody: Iterable[int],
     seed: int,
     tensors: Sequence[int],
+    start: Float32 | None = None,
 ) -> Result:
     """The server's step: its optimiser on the mean delta, then the algorithm's own.
 
@@ -271,6 +274,7 @@ def commit(
         everybody: samples of each device that could have taken part; read for SCAFFOLD alone.
         seed: of the round.
         tensors: how many parameters each tensor of the trunk has, in order.
+        start: float32 (P,), what training started from; only ``start_decay`` reads it.
 
     Raises:
         UpdateRejectedError: theta would not be finite, or the algorithm refuses the updates.
@@ -279,9 +283,11 @@ def commit(
     share = 1.0
     if config.control_variates:
         share = aggregation.weight_share([item.samples for item in contributions], list(everybody), config)
-    theta, optimiser = optimisers.step(before.theta, mean, before.optimiser, config, share=share, tensors=tensors)
+    theta, optimiser = optimisers.step(
+        before.theta, mean, before.optimiser, config, share=share, tensors=tensors, start=start, scale=before.step
+    )
     stream = server_stream(seed, STEP)
     state = method.server.step(before.algorithm, contributions, method.settings, stream)
     median = clipping.round_median([update.norm for update in updates], clip_norm)
     travelled = Step(clipping.norm_of(mean), optimisers.largest_ratio(before.theta, theta, tensors))
-    return Result(ServerState(theta, optimiser, state), median, travelled)
+    return Result(ServerState(theta, optimiser, state, before.step), median, travelled)

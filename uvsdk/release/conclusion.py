@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from uvsdk.errors import ThresholdError
-from uvsdk.release.gate import Verdict, judge
+from uvsdk.release.backtracking import Compared
+from uvsdk.release.gate import LEAST_PEOPLE, Verdict, judge, paired_error
 from uvsdk.release.measurement import MOST_REJECTED, Measured, measure
 from uvsdk.release.record import Evaluation
 from uvsdk.release.sums import ModelSums
 from uvsdk.scoring import Calibration
-
-WORSE_IN_A_ROW: Final = 3
-"""So many evaluations in a row, each worse than the best by more than its interval, and training rests."""
 
 MOST_REFUSALS: Final = 0.2
 """Of the devices that could try a candidate, at most this share may say that they would not switch to it."""
@@ -54,6 +51,7 @@ class Conclusion:
         change: false non-match rate of the candidate less the released model's; NaN where it is not known.
         interval: 95 % interval of ``change``.
         collapse: mean cosine of different rows of the class matrix; NaN where there is none.
+        compared: the candidate beside the released model, ``None`` where they are one, or where people did not suffice.
     """
 
     passes: bool
@@ -63,6 +61,7 @@ class Conclusion:
     change: float = math.nan
     interval: tuple[float, float] = (-math.inf, math.inf)
     collapse: float = math.nan
+    compared: Compared | None = None
 
 
 def conclude(
@@ -97,8 +96,9 @@ def conclude(
         # One rate for both, so that neither gains by a laxer one.
         rate = max(new.fmr, old.fmr)
         new, old = _at(rate, new, candidate, source=source, now=now), _at(rate, old, released, source=source, now=now)
-    verdict = Verdict(False, (), math.nan, (-math.inf, math.inf))
+    verdict, compared = Verdict(False, (), math.nan, (-math.inf, math.inf)), None
     if new is not None and old is not None and not alone:
+        compared = _compared(new, old)
         verdict = judge(new, old, collapse=collapse)
         reasons += verdict.reasons
     of_candidate = _finding(new, candidate, evaluation_id, now)
@@ -115,7 +115,16 @@ def conclude(
         change=verdict.change,
         interval=verdict.interval,
         collapse=collapse,
+        compared=compared,
     )
+
+
+def _compared(new: Measured, old: Measured) -> Compared | None:
+    """What training goes by; ``None`` where too few told of genuine trials."""
+    if min(new.people, old.people) < LEAST_PEOPLE or not math.isfinite(new.around + old.around):
+        return None
+    error = paired_error(new.around_replicates, old.around_replicates)
+    return Compared(new.model_version, new.around, old.model_version, old.around, error)
 
 
 def unusable(finding: Finding) -> str:
@@ -195,26 +204,3 @@ def renews(old: Calibration | None, new: Calibration, *, own: bool, now: float) 
     if old is None or not own or now - old.measured_unix_s > STALE_S:
         return True
     return new.people >= _MORE_PEOPLE * old.people or new.strictest("cosine") < old.strictest("cosine")
-
-
-def worsens(history: Sequence[Evaluation]) -> bool:
-    """Whether training gets worse: the newest evaluations, :data:`WORSE_IN_A_ROW` of them, are each worse than the best
-    before by more than their own interval.
-
-    They need not be at one rate: whoever rejects more at a laxer rate than the best at a stricter one is worse at both.
-
-    Args:
-        history: of candidates, oldest first.
-
-    >>> def at(fnmr: float) -> Evaluation:
-    ...     return Evaluation(1, "moments", 20, 100, 0.01, 0.0, 1.0, 0.5, fnmr, fnmr - 0.05, fnmr + 0.05, 1.0, 0.0)
-    >>> worsens([at(0.1), at(0.2), at(0.2)]), worsens([at(0.1), at(0.2), at(0.3), at(0.4)])
-    (False, True)
-    """
-    before, newest = history[:-WORSE_IN_A_ROW], history[-WORSE_IN_A_ROW:]
-
-    def is_worse(item: Evaluation) -> bool:
-        known = [other.fnmr for other in before if other.fmr <= item.fmr]
-        return bool(known) and item.fnmr_low > min(known)
-
-    return all(map(is_worse, newest)) and len(history) > WORSE_IN_A_ROW

@@ -63,7 +63,7 @@ def judge(candidate: Measured, released: Measured, *, collapse: float) -> Verdic
     if collapse > COLLAPSED:
         reasons.append(f"the class vectors have collapsed: their mean cosine is {collapse:.2f}")
     change = candidate.fnmr - released.fnmr
-    error = _paired_error(candidate.replicates, released.replicates)
+    error = paired_error(candidate.replicates, released.replicates)
     low, high = change - _CONFIDENCE * error, change + _CONFIDENCE * error
     if not change <= 0.0:
         reasons.append(
@@ -78,7 +78,7 @@ def judge(candidate: Measured, released: Measured, *, collapse: float) -> Verdic
             f"the released model {released.around:.1%}"
         )
     worse = candidate.worst_fnmr - released.worst_fnmr
-    worst_error = _paired_error(candidate.worst_replicates, released.worst_replicates)
+    worst_error = paired_error(candidate.worst_replicates, released.worst_replicates)
     if not worse <= max(TOLERANCE, min(_CONFIDENCE * worst_error, MOST_WORSE)):
         reasons.append(
             f"of the worst tenth of people it rejects {candidate.worst_fnmr:.0%}, the released model "
@@ -87,7 +87,7 @@ def judge(candidate: Measured, released: Measured, *, collapse: float) -> Verdic
     return Verdict(not reasons, tuple(reasons), change, (low, high))
 
 
-def _paired_error(candidate: Float64, released: Float64) -> float:
+def paired_error(candidate: Float64, released: Float64) -> float:
     """Standard error of the difference, by the jackknife over groups of devices; infinite where it is not known."""
     if len(candidate) < 2 or len(candidate) != len(released):
         return math.inf

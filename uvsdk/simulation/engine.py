@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,11 @@ class Simulation:
         evaluators: devices that never train and are in no class matrix, e.g. those of
             :func:`uvsdk.federation.roles.split`.
 
+    Attributes:
+        former: the state that the last committed round started from.
+        step: what the server's step is multiplied by.
+        stopped: whether training rests although rounds are left.
+
     Raises:
         SettingsError: settings that do not suit the algorithm, the trunk or the number of devices.
     """
@@ -90,10 +96,14 @@ class Simulation:
         self.seed = secrets.randbits(63) if config.seed is None else config.seed
         self.round_id = 0
         self.committed = 0
+        self.start = self.theta
         self.start_norm = clipping.of_start(self.theta)
         self.medians: list[float] = []
         self.memories: dict[str, Memory] = {}
         self.refused: frozenset[str] = frozenset()
+        self.step = 1.0
+        self.stopped = False
+        self.former = self.present
         self._workers = workers or InProcess(trunk, self.engine.threads)
         self._batching = self._first_batching()
         size = config.cohort(len(self._trainers))
@@ -102,6 +112,17 @@ class Simulation:
                 f"a round of {size} devices is below the quorum of {config.quorum(size)}; add devices, or set "
                 "min_clients"
             )
+
+    @property
+    def present(self) -> ServerState:
+        """What the next round starts from."""
+        return ServerState(self.theta, self.optimiser, self.state, self.step)
+
+    def go_back(self, to: ServerState, *, step: float) -> None:
+        """Go on from an earlier state, by steps ``step`` times as long as configured; rounds are counted on."""
+        self.theta, self.state, self.step = to.theta, to.algorithm, step
+        self.optimiser = replace(to.optimiser, steps=self.optimiser.steps)
+        self._load()
 
     def class_matrix(self) -> tuple[tuple[str, ...], Float64]:
         """(classes, W) with unit rows; none before the first round, or where the algorithm has none."""
@@ -112,12 +133,16 @@ class Simulation:
     ) -> list[RoundRecord]:
         """Run ``rounds`` more rounds, aborted ones included; until ``config.rounds`` are committed for ``None``.
 
+        Training that ``on_round`` has stopped (:mod:`uvsdk.simulation.evaluations`) ends before that.
+
         Raises:
             UpdateRejectedError: the server's step would not be finite, or 20 rounds in a row were aborted.
         """
         records: list[RoundRecord] = []
         aborts = 0
-        while (self.committed < self.config.rounds) if rounds is None else (len(records) < rounds):
+        while not self.stopped and (
+            (self.committed < self.config.rounds) if rounds is None else (len(records) < rounds)
+        ):
             record = self._round()
             records.append(record)
             if on_round is not None:
@@ -354,9 +379,10 @@ class Simulation:
     def _commit(self, sent: Sequence[Sent], total: Float32, seed: int) -> Step:
         """The server's step; then devices keep their memories."""
         payloads = [codec.unpack(self.method.server.payload, item.payload) for item in sent]
+        self.former = self.present
         result = commit(
             self.method,
-            ServerState(self.theta, self.optimiser, self.state),
+            self.former,
             aggregation.renormalise(total, float(sum(item.weight for item in sent))),
             [
                 Update(Contribution(item.user, item.samples, payload), item.norm)
@@ -366,6 +392,7 @@ class Simulation:
             everybody=(len(self.population.samples(user)) for user in self._eligible()),
             seed=seed,
             tensors=[value.numel() for value in self.trunk.parameters()],
+            start=self.start,
         )
         self.theta, self.optimiser, self.state = result.state.theta, result.state.optimiser, result.state.algorithm
         self.memories.update({item.user: item.memory for item in sent if item.memory or item.user in self.memories})

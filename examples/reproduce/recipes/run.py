@@ -1,6 +1,6 @@
 """Whether any run of a recipe ends worse than it began: five seeds, another order of additions, half the cohort gone.
 
-``python -m examples.reproduce.recipes.run [--only RECIPE ...] [--algorithm NAME ...] [--seeds N]``
+``python -m examples.reproduce.recipes.run [--only RECIPE ...] [--algorithm NAME ...] [--variant VARIANT ...]``
 
 A run whose rows are there is not made again.
 """
@@ -17,14 +17,16 @@ import torch
 
 from examples.reproduce.partial import corpus
 from examples.reproduce.partial.corpus import Person
+from examples.reproduce.partial.figures import Scores, gain
 from examples.reproduce.partial.plans import Plan
 from examples.reproduce.partial.run import Model
-from examples.reproduce.recipes.releasing import Releases
+from examples.reproduce.recipes.people import split
 from examples.reproduce.recipes.shuffled import Shuffled
 from examples.reproduce.record import Row, append, has
 from uvsdk.federation import recipes
 from uvsdk.federation.messages import TrainingConfig
-from uvsdk.simulation import Engine, RoundRecord, Simulation
+from uvsdk.simulation import Engine, Simulation
+from uvsdk.simulation.evaluations import Evaluations
 from uvsdk.training import backbones
 
 HERE = Path(__file__).resolve().parent
@@ -58,42 +60,46 @@ def config_of(task: Task, algorithm: str, seed: int, variant: str) -> TrainingCo
 
 
 def run(task: Task, algorithm: str, seed: int, variant: str, model: Model, people: Mapping[str, Person]) -> list[Row]:
-    """One training from the start: error rates before and after, of those who train and of those who never did.
-
-    Those who choose settings in :mod:`examples.reproduce.partial` are the people who only evaluate here.
-    """
-    parts = corpus.split(people, task.kind, seed)
+    """One training from the start: error rates before and after, of those who train and of those who never did."""
+    parts = split(people, task.kind, seed)
     groups = {"seen": parts.train, "unseen": parts.unseen}
+
+    def measured() -> dict[str, Scores]:
+        return {name: model.scores(group) for name, group in groups.items()}
+
     backbones.unflatten(model.module, model.start)
-    before = {name: model.scores(group).eer() for name, group in groups.items()}
+    before = measured()
     simulation = Simulation(
         config_of(task, algorithm, seed, variant),
         model.module,
-        model.population(parts.train),
+        model.population({**parts.train, **parts.validation}),
         Engine(failure_rate=0.5 if variant == "half gone" else 0.0),
         workers=Shuffled(model.module, _SHUFFLE + seed) if variant == "shuffled" else None,
+        evaluators=frozenset(parts.validation),
     )
-    releases = Releases(model, parts.train, parts.validation, seed=seed)
-
-    def evaluated(record: RoundRecord) -> None:
-        every = simulation.config.evaluate_every
-        if record.committed and (simulation.committed % every == 0 or simulation.committed == simulation.config.rounds):
-            releases.consider(simulation.theta, collapse=record.mean_cosine)
-
+    evaluations = Evaluations(simulation)
     started = time.perf_counter()
-    records = simulation.run(on_round=evaluated)
+    records = simulation.run(on_round=evaluations)
     seconds = time.perf_counter() - started
-    after = {name: model.scores(group).eer() for name, group in groups.items()}
-    releases.show()
-    released = {name: model.scores(group).eer() for name, group in groups.items()}
-    figures = {f"eer_{name}_before": 100 * value for name, value in before.items()}
-    figures |= {f"eer_{name}": 100 * value for name, value in after.items()}
-    figures |= {f"eer_{name}_released": 100 * value for name, value in released.items()}
-    found = [(metric, value, "percent") for metric, value in figures.items()]
+    after = measured()
+    backbones.unflatten(model.module, evaluations.released)
+    released = measured()
+    found: list[tuple[str, float, str]] = []
+    for part in groups:
+        found.append((f"eer_{part}_before", 100 * before[part].eer(), "percent"))
+        for ending, scores in (("", after), ("_released", released)):
+            won = gain([before[part]], [scores[part]])
+            found.append((f"eer_{part}{ending}", 100 * scores[part].eer(), "percent"))
+            found += [
+                (f"gain_{part}{ending}_low", 100 * won.low, "percent"),
+                (f"gain_{part}{ending}_high", 100 * won.high, "percent"),
+            ]
     found += [
         ("loss_first", records[0].loss, "loss"),
         ("loss_last", records[-1].loss, "loss"),
-        ("releases", releases.made, "count"),
+        ("rounds", simulation.committed, "count"),
+        ("returns", evaluations.returns, "count"),
+        ("releases", evaluations.releases, "count"),
         ("simulated", seconds, "seconds"),
     ]
     setting = f"{task.recipe}, {variant}"

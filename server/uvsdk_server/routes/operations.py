@@ -91,7 +91,8 @@ class TrainingAnswer(BaseModel):
     ``mean_offdiagonal_cosine`` is near 1 when all class vectors have fallen onto one point, ``null`` where there are
     none. ``report`` is what the algorithm says of this training, e.g. that its users' secrets are none. ``evaluators``
     counts the users who only evaluate, ``outlook`` says how many more people must join until enough of them do, empty
-    where they do, and ``stopped`` why training rests although rounds are left.
+    where they do, and ``stopped`` why training rests although rounds are left. ``step`` is what the server's step is
+    multiplied by, after evaluations that found a candidate worse than the best.
     """
 
     algorithm: str
@@ -102,6 +103,7 @@ class TrainingAnswer(BaseModel):
     evaluators: int
     outlook: str
     stopped: str | None
+    step: float
     verifies_on_server: bool
     mean_offdiagonal_cosine: float | None
     report: dict[str, str | int | float | bool | None]
@@ -128,6 +130,7 @@ async def get_training(served: Served) -> TrainingAnswer:
         evaluators=len({item.user for item in devices if item.evaluates}),
         outlook=found.words(candidate=moved) if lacking else "",
         stopped=row.stopped,
+        step=training.step,
         verifies_on_server=training.method.server.verifies_on_server,
         mean_offdiagonal_cosine=cosine if math.isfinite(cosine) else None,
         report=training.report(),

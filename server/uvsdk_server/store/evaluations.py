@@ -7,7 +7,7 @@ from dataclasses import asdict
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from uvsdk_server.store import ledger
+from uvsdk_server.store import course, ledger
 from uvsdk_server.store.rows import EvaluationRow, EvaluationState, ReportRow, Respondent, every, first
 from uvsdk_server.store.schema import deployment, devices, evaluations, reports, users
 
@@ -86,8 +86,8 @@ async def request(connection: AsyncConnection, impostors: str, now: float) -> Ev
 async def resume(connection: AsyncConnection) -> bool:
     """Let training go on; the evaluations so far no longer count against it. False where it has not stopped."""
     stopped = (await connection.execute(select(deployment.c.stopped))).scalar_one()
-    row = await newest(connection)
-    await stop_training(connection, None, forgiven=0 if row is None else row.evaluation_id)
+    await stop_training(connection, None)
+    await course.forgive(connection)
     return stopped is not None
 
 
@@ -165,9 +165,6 @@ async def strip(connection: AsyncConnection, keep: int) -> tuple[str, ...]:
     return blobs
 
 
-async def stop_training(connection: AsyncConnection, reason: str | None, *, forgiven: int | None = None) -> None:
+async def stop_training(connection: AsyncConnection, reason: str | None) -> None:
     """Let training rest for ``reason``, or go on where there is none."""
-    values: dict[str, object] = {"stopped": reason}
-    if forgiven is not None:
-        values["forgiven"] = forgiven
-    await connection.execute(update(deployment).values(**values))
+    await connection.execute(update(deployment).values(stopped=reason))

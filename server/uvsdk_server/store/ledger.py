@@ -23,6 +23,7 @@ from uvsdk_server.store.rows import (
 from uvsdk_server.store.schema import (
     PERSONAL,
     cohort,
+    course,
     deployment,
     devices,
     evaluations,
@@ -234,13 +235,14 @@ async def device_ids(connection: AsyncConnection, user: str) -> frozenset[str]:
     return frozenset((await connection.execute(select(devices.c.device_id).where(devices.c.user == user))).scalars())
 
 
-async def commit_round(connection: AsyncConnection, round_id: int, outcome: Commit, accepted: int, now: float) -> None:
+async def commit_round(
+    connection: AsyncConnection, round_id: int, outcome: Commit, accepted: int, now: float
+) -> tuple[str, ...]:
     """Flip model version, algorithm state and optimiser state together with the round's state.
 
-    The files of the former states are ordered away.
+    The files of the former states are ordered away where no row names them any more; gives their names.
     """
     former = (await connection.execute(select(deployment.c.algorithm_blob, deployment.c.optimiser_blob))).one()
-    await order_blobs(connection, *former)
     await connection.execute(
         update(deployment).values(
             model_version=outcome.model_version,
@@ -260,6 +262,7 @@ async def commit_round(connection: AsyncConnection, round_id: int, outcome: Comm
         result_version=outcome.model_version,
         norm_median=outcome.norm_median,
     )
+    return await order_unnamed(connection, *former)
 
 
 async def _insert_model(connection: AsyncConnection, version: str, theta_blob: str, round_id: int, now: float) -> None:
@@ -314,6 +317,8 @@ async def wanted_blobs(connection: AsyncConnection) -> set[str]:
         deployment.c.algorithm_blob,
         deployment.c.optimiser_blob,
         deployment.c.cohort_blob,
+        course.c.algorithm_blob,
+        course.c.optimiser_blob,
         models.c.theta_blob,
         models.c.calibration_blob,
         releases.c.calibration_blob,

@@ -47,7 +47,6 @@ class DeploymentRow:
     released: int | None
     release_policy: str | None
     stopped: str | None
-    forgiven: int
     cohort_blob: str | None
     cohort_rows: int
 

@@ -54,11 +54,27 @@ deployment = Table(
     Column("release_policy", String(12)),
     # Why training rests although rounds are left.
     Column("stopped", Text),
-    # Evaluations up to this one do not count against training.
-    Column("forgiven", Integer, nullable=False, server_default="0"),
     # Features of strangers that the operator has handed over.
     Column("cohort_blob", String(64)),
     Column("cohort_rows", Integer, nullable=False, server_default="0"),
+)
+
+course = Table(
+    "course",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="single"), primary_key=True, autoincrement=False),
+    # What the server's step is multiplied by, and evaluations in a row that found a candidate worse than the best.
+    Column("step", Float, nullable=False),
+    Column("worse", Integer, nullable=False),
+    # The best version so far, and the released one, as they were measured together.
+    Column("best", String(64)),
+    Column("around", Float),
+    Column("released", String(64)),
+    Column("released_around", Float),
+    # The state that training would return to, where it is not the present one.
+    Column("kept_version", String(64)),
+    Column("algorithm_blob", String(64)),
+    Column("optimiser_blob", String(64)),
 )
 
 models = Table(
