@@ -40,7 +40,6 @@ def aggregate(
     everybody: Iterable[int],
     seed: int,
     tensors: Sequence[int],
-    start: Float32 | None = None,
 ) -> Result:
     """Open the uploads, whose order is that of the sum, and commit their mean (:func:`uvsdk.federation.round.commit`).
 
@@ -53,17 +52,7 @@ def aggregate(
     weights = weigh(updates, clip_norm, method.config)
     # One opened chunk at a time: the next one then takes its place in memory that is mapped and in cache.
     mean = weighted_mean(sources, weights, len(state.theta), together=1)
-    return commit(
-        method,
-        state,
-        mean,
-        updates,
-        clip_norm=clip_norm,
-        everybody=everybody,
-        seed=seed,
-        tensors=tensors,
-        start=start,
-    )
+    return commit(method, state, mean, updates, clip_norm=clip_norm, everybody=everybody, seed=seed, tensors=tensors)
 
 
 class SealedDelta:

@@ -14,7 +14,6 @@ from typing import Self
 
 from sqlalchemy import insert, select
 
-from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SettingsError, StoreError, WireError
 from uvsdk.federation import clipping, recipes
@@ -158,15 +157,14 @@ class Deployment:
             row = await ledger.deployment_row(connection)
             known = await course.of(connection)
         assert row is not None
-        candidate, start, round_id = await _candidate(database, blobs, row, files.at_rest)
+        candidate, start_norm, round_id = await _candidate(database, blobs, row, files.at_rest)
         training = Training(
             config,
             int(row.seed),
             dimension=candidate.manifest.dimension,
             parameters=candidate.manifest.size,
-            start_norm=clipping.of_start(start),
+            start_norm=start_norm,
         )
-        training.start = start if config.start_decay else None
         state, optimiser = blobs.read(row.algorithm_blob), files.open_optimiser(blobs.read(row.optimiser_blob))
         training.resume(
             unpack(training.method.server.state, flat_states.nest(files.open_state(state))),
@@ -509,15 +507,15 @@ async def _settle_config(settings: Settings, database: Database, log: Log, now: 
 
 async def _candidate(
     database: Database, blobs: Blobs, deployment: DeploymentRow, at_rest: AtRest
-) -> tuple[Bundle, Float32, int]:
-    """The model that training goes on from, the parameters that training started from, and the round that made it."""
+) -> tuple[Bundle, float, int]:
+    """The model that training goes on from, the norm of what training started from, and the round that made it."""
     async with database.read() as connection:
         row = await ledger.model_row(connection, deployment.model_version)
     assert row is not None
     bundle = open_base(blobs.read(deployment.base_blob), at_rest)
-    start = bundle.theta
+    start_norm = clipping.of_start(bundle.theta)
     if bundle.version != row.model_version:
         bundle = bundle.with_theta(blobs.read_array(row.theta_blob))
     if bundle.version != row.model_version:
         raise StoreError("the stored parameters do not give the model version on record; restore from a backup")
-    return bundle, start, row.round_id
+    return bundle, start_norm, row.round_id

@@ -346,7 +346,6 @@ class Driver:
             everybody=[item.samples for item in eligible or receipts],
             seed=int(row.seed),
             tensors=[parameter.size for parameter in self._models.candidate.manifest.parameters],
-            start=training.start,
         )
 
     def _upload(self, receipt: Receipt) -> aggregation.Upload:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from uvsdk.arrays import Float32
 from uvsdk.errors import SettingsError
 from uvsdk.federation import algorithms, clipping, optimisers, roles, streams
 from uvsdk.federation.classes.matrix import mean_offdiagonal_cosine
@@ -24,8 +23,7 @@ class Training:
         self, config: TrainingConfig, seed: int, *, dimension: int, parameters: int, start_norm: float
     ) -> None:
         """A state before anyone has joined; ``dimension`` is d, ``parameters`` P and ``start_norm`` the norm of the
-        parameters that training started from. ``step`` is what the server's step is multiplied by,
-        ``start`` those parameters where the configuration asks for them.
+        parameters that training started from. ``step`` is what the server's step is multiplied by.
         """
         self.config = config
         self.method = Method.of(config)
@@ -33,7 +31,6 @@ class Training:
         self.state: Any = self.method.server.empty(dimension, self.method.settings)
         self.optimiser: OptimiserState = optimisers.initial(parameters, config)
         self.step = 1.0
-        self.start: Float32 | None = None
         self.start_norm = start_norm
         self._seed = seed
 

@@ -1,4 +1,4 @@
-"""Returns to the best candidate: the rule on any course of evaluations, and what a shorter and a decaying step do."""
+"""Returns to the best candidate: the rule on any course of evaluations, and what a shorter step does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uvsdk.errors import SettingsError
 from uvsdk.federation import optimisers
 from uvsdk.federation.messages import OPTIMISERS, TrainingConfig
 from uvsdk.release.backtracking import WORSE_IN_A_ROW, Best, Compared, Course, bar_of, follow
@@ -93,32 +92,3 @@ def test_a_shorter_step_goes_the_same_way_and_leaves_the_moments_alone(optimiser
     np.testing.assert_allclose(part - theta, scale * (whole - theta), atol=1e-6)
     np.testing.assert_array_equal(known.first, same.first)
     np.testing.assert_array_equal(known.second, same.second)
-
-
-@given(seed=st.integers(0, 2**32 - 1), decay=st.sampled_from([0.05, 0.25, 0.9]))
-def test_a_steady_step_comes_to_rest_at_its_length_over_the_decay(seed: int, decay: float) -> None:
-    rng = np.random.default_rng(seed)
-    start, delta = (rng.normal(size=4).astype(np.float32) for _ in range(2))
-    config = replace(CONFIG, optimiser="sgd", server_learning_rate=0.1, start_decay=decay)
-    rest = start + np.float32(0.1 / decay) * delta
-    moved, _ = optimisers.step(rest, delta, optimisers.initial(4, config), config, start=start)
-    np.testing.assert_allclose(moved, rest, rtol=1e-5, atol=1e-5)
-    theta, state = start, optimisers.initial(4, config)
-    for _ in range(3):
-        theta, state = optimisers.step(theta, delta, state, config, start=start)
-    # 1 + (1 - l) + (1 - l)^2 steps from the start
-    steps = np.float32(0.1 * (1 + (1 - decay) + (1 - decay) ** 2))
-    np.testing.assert_allclose(theta - start, steps * delta, rtol=1e-4, atol=1e-5)
-
-
-def test_decay_rises_and_falls_with_the_step() -> None:
-    """Nobody asks for anything; the first of four rounds of warm-up takes back a quarter of 0.4, half-size 0.05."""
-    config = replace(CONFIG, optimiser="sgd", start_decay=0.4, warmup_rounds=4)
-    start, theta, still = np.zeros(1, np.float32), np.ones(1, np.float32), np.zeros(1, np.float32)
-    state = optimisers.initial(1, config)
-    moved, _ = optimisers.step(theta, still, state, config, start=start)
-    assert moved.tolist() == pytest.approx([0.9])
-    halved, _ = optimisers.step(theta, still, state, config, start=start, scale=0.5)
-    assert halved.tolist() == pytest.approx([0.95])
-    with pytest.raises(SettingsError, match=r"start_decay is 1\.0"):
-        replace(CONFIG, start_decay=1.0)

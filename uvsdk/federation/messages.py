@@ -33,7 +33,6 @@ _OMITTED = (
     "clipping",
     "clip_norm",
     "trust_ratio",
-    "start_decay",
     "evaluation",
     "evaluation_share",
     "evaluate_every",
@@ -76,9 +75,6 @@ class TrainingConfig:
         trust_ratio: longest step of the server on one tensor of the trunk, as a part of that tensor's norm; 0 for any.
             Optimisers that divide by their moments move every parameter by the step size, however sensitive the tensor
             is; recurrent trunks need this bound (:mod:`uvsdk.federation.optimisers`).
-        start_decay: share of the way from the start that the server takes back with every step, 0 for none; it rises
-            and falls as the step size does. What devices do not keep asking for is forgotten
-            (:mod:`uvsdk.federation.optimisers`).
         warmup_rounds: rounds over which that step size rises linearly from 0.
         cooldown_rounds: last rounds of ``rounds``, over which it falls linearly to 0.
         rounds: committed rounds after which training rests; with 0 nobody trains, and everybody evaluates: a deployment
@@ -118,7 +114,6 @@ class TrainingConfig:
     server_learning_rate: float = 1.0
     server_adaptivity: float = 1e-3
     trust_ratio: float = 0.0
-    start_decay: float = 0.0
     warmup_rounds: int = 0
     cooldown_rounds: int = 0
     rounds: int = 100
@@ -163,8 +158,6 @@ class TrainingConfig:
             raise SettingsError(f"evaluation {self.evaluation!r} is not one of {EVALUATIONS}")
         if not 0.0 <= self.evaluation_share < 1.0:
             raise SettingsError(f"evaluation_share is {self.evaluation_share}; it lies in [0, 1)")
-        if not 0.0 <= self.start_decay < 1.0:
-            raise SettingsError(f"start_decay is {self.start_decay}; it lies in [0, 1)")
         if self.optimiser not in OPTIMISERS:
             raise SettingsError(f"optimiser {self.optimiser!r} is not one of {OPTIMISERS}")
 

@@ -16,11 +16,6 @@ lengthen short steps to that, which is left out here. Where tau is far below the
 a, whatever its gradient: in a recurrent matrix whose gradient is of rank one, as on a view that is silent for the most
 part, n inputs then push in the same direction through every frame. A tensor counts as no smaller than
 :data:`SMALLEST` times what its size lets expect of the whole trunk, so that one that starts at 0 can start.
-
-With ``config.start_decay`` l > 0 every step also takes l (theta - theta_0) back, theta_0 being what training started
-from: decay towards the pretrained parameters in place of zero (L2-SP, Li et al. 2018), apart from the gradient (AdamW,
-Loshchilov and Hutter 2019), so that moments do not rescale it. l rises and falls with a (warm-up, cool-down). Where
-every step asks for the same u, training comes to rest at theta_0 + u / l.
 """
 
 from __future__ import annotations
@@ -77,7 +72,6 @@ def step(
     *,
     share: float = 1.0,
     tensors: Sequence[int] = (),
-    start: Float32 | None = None,
     scale: float = 1.0,
 ) -> tuple[Float32, OptimiserState]:
     """One step of ``config.optimiser``; neither ``theta`` nor ``state`` is changed.
@@ -89,7 +83,6 @@ def step(
         config: the configuration.
         share: of all weight, that of those who took part, (0, 1]; only SCAFFOLD reads it.
         tensors: how many of the P numbers each tensor of the trunk has, in order; only a trust ratio reads it.
-        start: float32 (P,), what training started from; only ``start_decay`` reads it.
         scale: what the step is multiplied by in the end (:mod:`uvsdk.release.backtracking`).
 
     Raises:
@@ -107,10 +100,6 @@ def step(
         move: Float32 = rate * direction
         if config.trust_ratio:
             _shorten(move, theta, tensors, config.trust_ratio)
-        if config.start_decay:
-            assert start is not None  # the callers of a configuration that has it know it
-            share_back = np.float32(config.start_decay * float(rate) / config.server_learning_rate)
-            move -= share_back * (theta - start)
         if scale != 1.0:
             move *= np.float32(scale)
         moved = theta + move

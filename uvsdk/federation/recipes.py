@@ -45,6 +45,7 @@ class Recipe:
 
 # The deltas of one small step lie far below FedOpt's 1e-3, which would turn adam into plain momentum; how far a tensor
 # may move is bounded by the trust ratio instead. The step size falls over the second half, so that the end is calm.
+# Evaluations every four rounds find a step that is too long while rounds are left to go on by a shorter one.
 _ADAM = {
     "optimiser": "adam",
     "server_adaptivity": 1e-8,
@@ -53,6 +54,7 @@ _ADAM = {
     "rounds": 40,
     "warmup_rounds": 4,
     "cooldown_rounds": 20,
+    "evaluate_every": 4,
 }
 _NEAR = MappingProxyType({"fixed": {"initialisation": "centred_client_means"}})
 """A codebook drawn at random lies far from what an encoder gives: its gradients are some thirty times as long as those
@@ -80,9 +82,9 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
         ),
         "face-head": Recipe(
             "face",
-            "a pretrained face encoder, for which little is left to learn: its last layer, in small steps",
+            "a pretrained face encoder, for which little is left to learn: its last layer, in very small steps",
             _ADAM
-            | {"train": "head", "server_learning_rate": 1e-4, "trust_ratio": 3e-3, "batch_size": 2, "rounds": 20}
+            | {"train": "head", "server_learning_rate": 1e-4, "trust_ratio": 3e-4, "batch_size": 2, "rounds": 20}
             | {"warmup_rounds": 3, "cooldown_rounds": 10},
             _NEAR,
         ),

@@ -261,7 +261,6 @@ def commit(
     everybody: Iterable[int],
     seed: int,
     tensors: Sequence[int],
-    start: Float32 | None = None,
 ) -> Result:
     """The server's step: its optimiser on the mean delta, then the algorithm's own.
 
@@ -274,7 +273,6 @@ def commit(
         everybody: samples of each device that could have taken part; read for SCAFFOLD alone.
         seed: of the round.
         tensors: how many parameters each tensor of the trunk has, in order.
-        start: float32 (P,), what training started from; only ``start_decay`` reads it.
 
     Raises:
         UpdateRejectedError: theta would not be finite, or the algorithm refuses the updates.
@@ -284,7 +282,7 @@ def commit(
     if config.control_variates:
         share = aggregation.weight_share([item.samples for item in contributions], list(everybody), config)
     theta, optimiser = optimisers.step(
-        before.theta, mean, before.optimiser, config, share=share, tensors=tensors, start=start, scale=before.step
+        before.theta, mean, before.optimiser, config, share=share, tensors=tensors, scale=before.step
     )
     stream = server_stream(seed, STEP)
     state = method.server.step(before.algorithm, contributions, method.settings, stream)

@@ -96,7 +96,6 @@ class Simulation:
         self.seed = secrets.randbits(63) if config.seed is None else config.seed
         self.round_id = 0
         self.committed = 0
-        self.start = self.theta
         self.start_norm = clipping.of_start(self.theta)
         self.medians: list[float] = []
         self.memories: dict[str, Memory] = {}
@@ -392,7 +391,6 @@ class Simulation:
             everybody=(len(self.population.samples(user)) for user in self._eligible()),
             seed=seed,
             tensors=[value.numel() for value in self.trunk.parameters()],
-            start=self.start,
         )
         self.theta, self.optimiser, self.state = result.state.theta, result.state.optimiser, result.state.algorithm
         self.memories.update({item.user: item.memory for item in sent if item.memory or item.user in self.memories})
