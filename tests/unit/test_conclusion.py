@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from uvsdk.release.conclusion import Finding, conclude, renews, unusable
-from uvsdk.release.measurement import MOST_REJECTED, calibrate, measure
+from uvsdk.release.conclusion import Conclusion, Finding, conclude, renews, unusable
+from uvsdk.release.measurement import MOST_REJECTED, bounded_score, calibrate, measure
 from uvsdk.release.record import Evaluation
 from uvsdk.release.report import report_on
 from uvsdk.release.sums import ModelSums
 from uvsdk.scoring import Calibration
+from uvsdk.scoring.moments import ScoreLaw
 from uvsdk_server.evaluating import Surroundings, due, summary_of
 from uvsdk_server.store.rows import EvaluationRow
 
@@ -56,6 +58,36 @@ def test_a_better_model_passes_and_its_record_says_by_what() -> None:
     assert (
         found.candidate.evaluation.fnmr_low <= found.candidate.evaluation.fnmr <= found.candidate.evaluation.fnmr_high
     )
+
+
+def test_training_goes_by_rates_around_and_only_where_eight_people_tell() -> None:
+    def found(people: int, *, candidate: str = "b") -> Conclusion:
+        new, old = sums(candidate, scatter=0.4, people=people), sums("a", scatter=0.2, people=people)
+        return conclude(new, old, evaluation_id=5, collapse=float("nan"), source="a test", now=1000.0)
+
+    compared = found(20).compared
+    assert compared is not None
+    assert (compared.candidate, compared.released) == ("b", "a")
+    assert compared.candidate_around > compared.released_around
+    assert 0.0 < compared.error < 0.2
+    told = summary_of(found(20))["around"]
+    assert told == {
+        "candidate": compared.candidate_around,
+        "released": compared.released_around,
+        "error": compared.error,
+    }
+    assert found(7).compared is None
+    assert found(20, candidate="a").compared is None  # the released model alone
+
+
+def test_thresholds_of_comparisons_stay_below_one_and_keep_their_order() -> None:
+    """artanh(0.9) = 1.472 and 0.025 / (1 - 0.81) = 0.1316: at 1 % tanh(1.472 + 2.326 * 0.1316) = tanh(1.778)."""
+    assert bounded_score(ScoreLaw(0.9, 0.025), 0.01) == pytest.approx(math.tanh(1.4722 + 2.3263 * 0.13158), abs=1e-4)
+    for mean, deviation in ((0.9, 0.025), (0.0, 0.1), (-0.5, 0.3), (1.0, 0.0), (0.9999999, 1e-7)):
+        scores = [bounded_score(ScoreLaw(mean, deviation), rate) for rate in (0.5, 1e-1, 1e-3, 1e-6)]
+        assert scores == sorted(scores)
+        assert scores[0] == pytest.approx(mean, abs=1e-6)
+        assert scores[-1] <= 1.0
 
 
 def test_both_models_are_measured_at_the_laxer_of_their_rates() -> None:
