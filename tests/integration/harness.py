@@ -88,6 +88,7 @@ class RunningServer:
     integrator: str = ""
     challenge: str = ""
     clients: list[httpx.Client] = field(default_factory=list)
+    _made: tuple[dict[str, object], Settings] | None = None
     _server: Server | None = None
     _thread: threading.Thread | None = None
 
@@ -116,10 +117,14 @@ class RunningServer:
 
     def _settings(self) -> Settings:
         files = {"data": self.data, "model": self.model_file, "training": self.training_file}
-        return Settings.model_validate({**files, "log_level": "error", **self.settings})
+        values = {**files, "log_level": "error", **self.settings}
+        if self._made is None or self._made[0] != values:  # every token asks, and making them looks for 60 variables
+            self._made = values, Settings.model_validate(values)
+        return self._made[1]
 
     def prepare(self) -> None:
         """Write the model and the configuration that the first start needs."""
+        self._made = None
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.model_file.exists():
             (self.model or shipped()).save(self.model_file)
