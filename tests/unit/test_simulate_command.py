@@ -87,6 +87,25 @@ def test_a_folder_of_people_and_settings_from_a_file(tmp_path: Path, capsys: pyt
     assert "1 samples could not be used" in said
 
 
+def test_people_who_only_evaluate_lead_a_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw = np.random.default_rng(0)
+    for person in range(20):
+        place = tmp_path / "people" / f"p{person:02d}"
+        place.mkdir(parents=True)
+        for sample in range(4):
+            page = np.full((24, 24), 255, np.uint8)
+            page[4 + person // 5 * 3 : 20, 3 + person % 5 * 3 + sample % 2 : 20] = draw.integers(0, 60)
+            Image.fromarray(page).save(place / f"{sample}.png")
+    (tmp_path / "often.json").write_text('{"evaluate_every": 1, "server_learning_rate": 100.0}')
+    arguments = ["simulate", "--algorithm", "fedaws", "--data", str(tmp_path / "people"), "--unseen", "0"]
+    arguments += ["--rounds", "2", "--config", str(tmp_path / "often.json"), "--evaluators", "0.999"]
+    output = ["--output", str(tmp_path / "run")]
+    assert main([*arguments, *output]) == 0
+    assert "2 evaluations by 12 people" in capsys.readouterr().out
+    assert main(["simulate", "--resume", *output]) == 1
+    assert "start it anew" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -107,6 +126,10 @@ def test_a_folder_of_people_and_settings_from_a_file(tmp_path: Path, capsys: pyt
         (["--algorithm", "fedaws", "--data", "digits", "--backbone", "none.uvb"], "none.uvb"),
         (["--algorithm", "fedaws", "--data", "digits", "--config", "none.json"], "cannot be read as JSON"),
         (["--algorithm", "feduv", "--data", "digits"], "digits-cnn|head of that size"),
+        (
+            ["--algorithm", "fedaws", "--data", "digits", "--evaluators", "0.5"],
+            "0 would only evaluate, 8 are the least",
+        ),
         (["--resume"], "need --output"),
         (["--resume", "--output", "nowhere"], "config.json cannot be read"),
         (["--resume", "--output", "nowhere", "--seed", "0"], "leave out --seed"),

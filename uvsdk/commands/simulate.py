@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import tomllib
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -34,7 +35,7 @@ _FLAGS = {
 # What --resume takes from config.json, so that the rounds to come are those of an undisturbed run.
 _FIXED = (
     *("algorithm", "data", "backbone", "held_out", "unseen", "config", "recipe", "set", *_FLAGS, "failure_rate"),
-    *("batching", "chunk"),
+    *("batching", "chunk", "evaluators"),
 )
 
 
@@ -50,6 +51,7 @@ class _Setup:
     batching: str
     chunk: int
     config: TrainingConfig
+    evaluators: float = 0.0
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +73,9 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--local-steps", type=int, metavar="N", help="steps a device makes in a round")
     how.add_argument("--batch-size", type=int, metavar="N", help="samples in a step")
     how.add_argument("--learning-rate", type=float, metavar="RATE", help="of the devices")
+    how.add_argument(
+        "--evaluators", type=float, metavar="PART", help="of the people with devices only evaluate candidates (0)"
+    )
     how.add_argument("--failure-rate", type=float, metavar="PART", help="of a round's devices fail (0)")
     where = parser.add_argument_group("where")
     where.add_argument(
@@ -118,7 +123,8 @@ def _run(arguments: argparse.Namespace) -> int:
                 trunk, population, address=arguments.ray, workers=arguments.workers, threads=arguments.threads
             )
             workers = stack.enter_context(remote)
-        simulation = Simulation(config, trunk, population, engine, workers=workers)
+        evaluators = _evaluators(setup, population.users)
+        simulation = Simulation(config, trunk, population, engine, workers=workers, evaluators=evaluators)
         before = evaluate(simulation, people, reader=reader)
         if arguments.resume:
             path = arguments.output / CHECKPOINT
@@ -148,6 +154,24 @@ def _list() -> int:
             words = (importlib.import_module(f"{package.__name__}.{name}").__doc__ or "").strip().splitlines()[0]
             print(f"  {name:<16} {words}")
     return 0
+
+
+def _evaluators(setup: _Setup, users: Sequence[str]) -> frozenset[str]:
+    """Those who only evaluate, drawn as a server draws them."""
+    from uvsdk.errors import SettingsError
+    from uvsdk.federation import roles
+    from uvsdk.release.gate import LEAST_PEOPLE
+
+    if not setup.evaluators:
+        return frozenset()
+    config = replace(setup.config, evaluation_share=setup.evaluators)
+    found = roles.split(users, seed=setup.config.seed or 0, config=config)
+    if len(found) < LEAST_PEOPLE:
+        raise SettingsError(
+            f"of {len(users)} people with devices {len(found)} would only evaluate, {LEAST_PEOPLE} are the least; "
+            f"{roles.LEAST_TRAINERS} train before anybody is drawn. Raise --evaluators, or bring more people"
+        )
+    return found
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -205,6 +229,7 @@ def _started(arguments: argparse.Namespace) -> _Setup:
         batching=arguments.batching or "auto",
         chunk=arguments.chunk or 0,
         config=config,
+        evaluators=arguments.evaluators or 0.0,
     )
 
 
@@ -234,12 +259,15 @@ def _resumed(arguments: argparse.Namespace) -> _Setup:
         setup = _Setup(**values, config=config)
     except (KeyError, TypeError) as error:
         raise SettingsError(f"{arguments.output / CONFIG} was not written by uvsdk simulate") from error
+    if setup.evaluators:
+        raise SettingsError("a training that evaluators lead keeps its best state in memory: start it anew")
     return setup if arguments.rounds is None else replace(setup, config=replace(config, rounds=arguments.rounds))
 
 
 def _train(simulation: Simulation, arguments: argparse.Namespace, setup: _Setup) -> None:
     """The rounds that are left, with their records; a checkpoint now and then, at the end, and when interrupted."""
     from uvsdk.errors import SettingsError
+    from uvsdk.simulation.evaluations import Evaluations
     from uvsdk.simulation.progress import Progress
     from uvsdk.simulation.records import RoundRecord
     from uvsdk.simulation.sinks import CsvSink, TensorBoardSink
@@ -262,13 +290,22 @@ def _train(simulation: Simulation, arguments: argparse.Namespace, setup: _Setup)
             stack.callback(simulation.save, folder / CHECKPOINT)
         progress = stack.enter_context(Progress(simulation.committed, simulation.config.rounds))
 
+        evaluations = Evaluations(simulation) if setup.evaluators else None
+
         def note(record: RoundRecord) -> None:
+            if evaluations is not None:
+                evaluations(record)
             for sink in (*sinks, progress):
                 sink(record)
             if folder is not None and record.round_id % arguments.checkpoint_every == 0:
                 simulation.save(folder / CHECKPOINT)
 
         simulation.run(on_round=note)
+    if evaluations is not None:
+        print(
+            f"{len(evaluations.concluded)} evaluations by {len(simulation.evaluators)} people: {evaluations.returns} "
+            f"returns to the best, {evaluations.releases} releases; the step ended at {simulation.step:g} of its length"
+        )
 
 
 def _described(people: People, config: TrainingConfig, parameters: int) -> str:
