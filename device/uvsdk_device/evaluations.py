@@ -32,7 +32,7 @@ from uvsdk_device.connection import Object
 from uvsdk_device.deployment import key_bytes, number, signature_bytes, text, validity_of
 from uvsdk_device.membership import Membership
 from uvsdk_device.queue import QueueItem, UploadQueue
-from uvsdk_device.reembedding import embeddings
+from uvsdk_device.reembedding import embeddings, is_learnt
 from uvsdk_device.rounds import positive
 from uvsdk_device.tasks import TASK_LIMIT, Named, open_sealed
 
@@ -156,7 +156,10 @@ def answer(
         each: of each of its samples; empty where the store has none, and the averages stand for all.
         fmr: the owner's false match rate, for the acceptance test; ``None`` for the model's default.
         trained: float32 (d,), unit, what an algorithm trained the owner towards
-            (:data:`uvsdk.federation.strategy.TEMPLATE`), which is verified against in place of the mean.
+            (:data:`uvsdk.federation.strategy.TEMPLATE`), which is verified against in place of the mean once a model
+            has learnt it. Which of the two it will be depends on the threshold that comes of this, so it counts as
+            learnt here only where the owner's samples lie above every stranger of the cohort: against a vector that
+            nobody is verified by, strangers' scores would be far too low.
 
     Raises:
         UpdateRejectedError: a model gives what is no embedding, or a cohort of another dimension was sent.
@@ -204,7 +207,9 @@ def _report(
     if impostors == "cohort":
         _check_cohort(strangers, rows.shape[1])
         if own.trained is not None and own.trained.shape == rows.shape[1:]:
-            template = own.trained.astype(np.float64)
+            vector = own.trained.astype(np.float32)
+            if is_learnt(vector, rows, float((strangers @ vector).max())):
+                template = vector.astype(np.float64)
     return report_on(
         rows,
         model_version=version,

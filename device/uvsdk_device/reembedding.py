@@ -69,7 +69,7 @@ def remake(
     if vector is not None:
         # A likelihood ratio is fitted on means of embeddings, which a trained vector is not.
         limit = threshold_at(bundle, fmr, scale="cosine")
-        if _is_learnt(vector, rows, limit.score):
+        if is_learnt(vector, rows, limit.score):
             threshold = personal_threshold(limit, bundle.calibration, embeddings=rows, template=vector, fresh=fresh)
             return Template(vector, bundle.version, old.modality, len(features), threshold, old.conditions)
     threshold = personal_threshold(threshold_at(bundle, fmr), bundle.calibration, embeddings=rows, fresh=fresh)
@@ -84,7 +84,7 @@ def _mean(rows: Float32) -> Float32:
     return np.asarray(mean / norm, np.float32)
 
 
-def _is_learnt(trained: Float32, rows: Float32, impostor_score: float) -> bool:
+def is_learnt(trained: Float32, rows: Float32, impostor_score: float) -> bool:
     """Whether the person's own samples reach the impostors' threshold against ``trained``; never for another d."""
     if trained.shape != rows.shape[1:]:
         return False

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.integration.harness import CONFIG, RunningServer
+from tests.builders import page
+from tests.integration.harness import CONFIG, RunningServer, command
 from tests.integration.numpy_devices import federation_of, make_store, token_of
 from uvsdk import modality
 from uvsdk.arrays import Float32
@@ -66,15 +67,31 @@ def seeing(directions: int) -> Float32:
     return theta
 
 
+def cohort_file(folder: Path) -> Path:
+    """Twenty hands of five pages each, as `uvsdk cohort make` writes them."""
+    for person in range(200, 220):
+        pages = folder / "people" / str(person)
+        pages.mkdir(parents=True)
+        for number, sign in enumerate(signs(person)):
+            (pages / f"{number}.png").write_bytes(page(sign))
+    shipped().save(folder / "start.uvb")
+    file = folder / "cohort.uvc"
+    made = ["make", str(folder / "people"), "-m", str(folder / "start.uvb"), "-o", str(file), "--source", "nobody"]
+    assert command("cohort", *made) == 0
+    return file
+
+
 @dataclass
 class Towards:
-    """A trainer that moves theta to one place, whatever it is given."""
+    """A trainer that moves theta to one place, whatever it is given, and sends ``payload``, or a vector as FedAwS."""
 
     theta: Float32
+    payload: bytes | None = None
 
     def train(self, job: TrainingJob, rng: np.random.Generator) -> TrainingResult:
         row = np.eye(32, dtype=np.float32)[rng.integers(32)]
-        return TrainingResult(self.theta - job.theta, len(job.features), pack(Payload(row)), {}, 0.5)
+        payload = pack(Payload(row)) if self.payload is None else self.payload
+        return TrainingResult(self.theta - job.theta, len(job.features), payload, {}, 0.5)
 
 
 @dataclass

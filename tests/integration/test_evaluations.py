@@ -14,10 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.builders import page
 from tests.integration import evaluation_fleet, harness
 from tests.integration import synthetic_evaluators as synthetic
-from tests.integration.evaluation_fleet import PEOPLE, Fleet, Towards, seeing
+from tests.integration.evaluation_fleet import PEOPLE, Fleet, Towards, cohort_file, seeing
 from tests.integration.harness import KillableServer, RunningServer, SyntheticDevice, kind
 from tests.integration.numpy_devices import FixedTrainer
 from tests.integration.synthetic_evaluators import SCATTER, Answers
@@ -375,20 +374,6 @@ def test_real_devices_answer_also_after_they_were_away(tmp_path: Path) -> None:
         assert len(fleet.answers) >= 2 * PEOPLE - 2  # the last who joined may have answered the first at once
         assert {item.state for item in fleet.answers} == {"uploaded"}
         assert server.ask("GET", "/v1/models/current").json()["model_version"] == last["candidate"]
-
-
-def cohort_file(folder: Path) -> Path:
-    """Twenty hands of five pages each, as `uvsdk cohort make` writes them."""
-    for person in range(200, 220):
-        pages = folder / "people" / str(person)
-        pages.mkdir(parents=True)
-        for number, sign in enumerate(evaluation_fleet.signs(person)):
-            (pages / f"{number}.png").write_bytes(page(sign))
-    shipped().save(folder / "start.uvb")
-    file = folder / "cohort.uvc"
-    made = ["make", str(folder / "people"), "-m", str(folder / "start.uvb"), "-o", str(file), "--source", "nobody"]
-    assert harness.command("cohort", *made) == 0
-    return file
 
 
 def test_three_people_are_calibrated_against_the_operators_cohort(tmp_path: Path) -> None:
