@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.integration import evaluation_fleet, harness
-from tests.integration.evaluation_fleet import PEOPLE, Fleet, Towards, cohort_file, seeing, signs
+from tests.integration.evaluation_fleet import Fleet, Towards, cohort_file, seeing, signs
 from uvsdk.bundle import shipped
 from uvsdk.federation.algorithms.fedmetric.payload import Payload
 from uvsdk.federation.round import Method
@@ -16,10 +16,12 @@ from uvsdk.records.codec import pack
 from uvsdk_device import Runtime
 from uvsdk_device.releases import read_standing
 
+PEOPLE = 16
+
 
 def test_a_cohort_leads_fedmetric_to_a_release_and_a_calibrated_verification(tmp_path: Path) -> None:
-    """The steps of docs/releases.md, by twenty real devices of which eleven only evaluate."""
-    config = replace(evaluation_fleet.EVALUATED, algorithm="fedmetric")
+    """The steps of docs/releases.md, by sixteen real devices of which eight only evaluate."""
+    config = replace(evaluation_fleet.EVALUATED, algorithm="fedmetric", evaluation_share=0.999)
     assert (config.evaluation, Method.of(config).impostors) == ("auto", "cohort")
     file = cohort_file(tmp_path)
     nothing = pack(Payload(np.empty(0, np.float32), 0.0))  # what a device with too few samples publishes
@@ -28,7 +30,7 @@ def test_a_cohort_leads_fedmetric_to_a_release_and_a_calibrated_verification(tmp
     with harness.serving(tmp_path, model=model, config=config, settings=settings) as server:
         assert server.ask("POST", "/v1/evaluations").status_code == 409  # nobody to compare with yet
         assert harness.command("cohort", "--data", str(server.data), "add", str(file)) == 0
-        fleet = Fleet(server, tmp_path, Towards(seeing(32), nothing))
+        fleet = Fleet(server, tmp_path, Towards(seeing(32), nothing), count=PEOPLE)
         fleet.join()
         fleet.participate()
         first, last = server.ask("GET", "/v1/evaluations").json()["evaluations"][::-1]
@@ -36,7 +38,7 @@ def test_a_cohort_leads_fedmetric_to_a_release_and_a_calibrated_verification(tmp
         assert (last["arrived"], last["outcome"]) == (PEOPLE, "released"), last["reasons"]
         causes = [item["cause"] for item in server.ask("GET", "/v1/releases").json()["releases"]][::-1]
         assert causes == ["founding", "calibration", "gate"]
-        # The device has followed, and decides by what was measured there: 20 templates against 100 strangers.
+        # The device has followed, and decides by what was measured there: 16 templates against 100 strangers' samples.
         newest = read_standing(fleet.stores[0], "handwriting").adopted[0].release
         assert newest.number == 3
         runtime = Runtime(fleet.stores[0], retry=None)

@@ -1,11 +1,17 @@
-"""What a device reports of a model: by which template its strangers are scored."""
+"""What a device reports of a model: where its strangers come from, and by which template they are scored."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from tests.unit.conftest import MakeBundle
 from uvsdk.arrays import Float32
+from uvsdk.errors import SettingsError
+from uvsdk.federation.messages import TrainingConfig
+from uvsdk.federation.round import Method
 from uvsdk.release import grid
 from uvsdk.release.report import EvaluationTask
 from uvsdk.scoring.moments import unit
@@ -46,3 +52,21 @@ def test_a_codeword_counts_only_once_the_model_has_learnt_it(identity_bundle: Ma
     near = np.asarray(unit(np.array([0.05, 0.0, 1.0])), np.float32)
     with_codeword, without = reported(after, np.concatenate([strangers, near[None]]), identity_bundle)
     assert with_codeword == without
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "instead"), [("feduv", "scores alone"), ("fedmetric", "scores alone"), ("fedaws", "or 'moments'")]
+)
+def test_what_a_device_makes_up_is_no_source_of_impostors(algorithm: str, instead: str) -> None:
+    method = Method.of(TrainingConfig("clinic", "voice", "ge2e+255", algorithm, evaluation="own"))
+    with pytest.raises(SettingsError, match=f"measured to let in ten times as many.*{instead}$"):
+        _ = method.impostors
+    assert Method.of(replace(method.config, evaluation="cohort")).impostors == "cohort"
+
+
+@pytest.mark.parametrize("algorithm", ["feduv", "fedmetric"])
+def test_methods_that_tell_no_vector_ask_for_a_cohort(algorithm: str) -> None:
+    config = TrainingConfig("clinic", "voice", "ge2e+255", algorithm)
+    assert Method.of(config).impostors == "cohort"
+    with pytest.raises(SettingsError, match="'moments' is refused under"):
+        _ = Method.of(replace(config, evaluation="moments")).impostors

@@ -78,10 +78,11 @@ class Method:
         """
         asked = self.config.evaluation
         if asked == "own":
+            other = ", or 'moments'" if self.server.verifies_on_server else ""
             raise SettingsError(
-                "evaluation = 'own' is refused: how a person's samples score against codewords that their device makes "
-                "up, or against proxies it was given, is not how strangers score against templates. Say 'cohort' "
-                "(uvsdk cohort make), by which a device tells scores alone, or 'moments'"
+                "evaluation = 'own' is refused: thresholds from codewords that a device makes up, or from proxies that "
+                "it was sent, were measured to let in ten times as many strangers as asked (docs/releases.md). Say "
+                f"'cohort' (uvsdk cohort make), by which a device tells scores alone{other}"
             )
         if asked == "moments" and not self.server.verifies_on_server:
             raise SettingsError(

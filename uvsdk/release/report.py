@@ -18,8 +18,8 @@ from uvsdk.release import grid
 from uvsdk.scoring.moments import Moments
 from uvsdk.scoring.personal import leave_one_out
 
-Impostors: TypeAlias = Literal["moments", "cohort", "own"]
-"""Where impostors come from: sums of moments, a cohort that the operator provides, or what the algorithm gave."""
+Impostors: TypeAlias = Literal["moments", "cohort"]
+"""Where impostors come from: sums of moments, or a cohort that the operator provides."""
 
 GROUPS: Final = 10
 """Devices are put into so many groups for good; sums are kept of each, so that intervals come from leaving one out."""
@@ -83,7 +83,7 @@ class ModelReport:
             conditions. Zeros from a device that trains, whose samples the model was fitted to.
         people: int32 (STEPS, LEVELS), see :func:`uvsdk.release.grid.table`.
         impostor: int32 (BINS,): scores of strangers against this person's template; zeros under ``moments``.
-        moments: no row under ``cohort`` and ``own``.
+        moments: no row under ``cohort``.
         trials: genuine trials in ``genuine``.
     """
 
@@ -128,7 +128,7 @@ def report_on(
         model_version: of that model.
         impostors: where impostors come from.
         evaluates: whether this device never trains.
-        strangers: float32 (n, d), unit: the cohort, or what the algorithm gave; unused under ``moments``.
+        strangers: float32 (n, d), unit: the cohort; unused under ``moments``.
         cells: how many cells of conditions the modality has (:func:`uvsdk.scoring.cells.names`).
         template: float64 (d,), unit, by which this person is verified; ``None`` for the normalised mean of ``rows``.
         cells_of: those of each sample (:func:`uvsdk.scoring.cells.cells_of`); empty where none was measured.
@@ -196,7 +196,7 @@ def _check_model(item: ModelReport, task: EvaluationTask, *, dimension: int, cel
         raise WireError("every person adds the same to the genuine scores")
     if not (item.people.sum(axis=1) == int(told)).all():
         raise WireError("every person adds one to the table of people")
-    if int(item.impostor.sum(dtype=np.int64)) > _most_impostors(task):
+    if int(item.impostor.sum(dtype=np.int64)) > (len(task.cohort) if task.impostors == "cohort" else 0):
         raise WireError("the report has more impostor trials than there are strangers")
     if len(item.moments) != int(task.impostors == "moments"):
         raise WireError("the report has moments that were not asked for, or lacks them")
@@ -225,14 +225,6 @@ def _check_moments(sums: MomentSums, task: EvaluationTask, dimension: int) -> No
     beyond = np.abs(within) > np.outer(deviations, deviations) + 1.0 / grid.UNIT  # Cauchy-Schwarz
     if beyond.any() or float(within.trace()) > 2.02:
         raise WireError("the covariance in the report is not of unit embeddings")
-
-
-def _most_impostors(task: EvaluationTask) -> int:
-    return {"moments": 0, "cohort": len(task.cohort)}.get(task.impostors, OWN_STRANGERS)
-
-
-OWN_STRANGERS: Final = 4096
-"""Most impostor trials that one device tells of what its algorithm gave it."""
 
 
 def _template(rows: Float32) -> Float64:
