@@ -307,7 +307,10 @@ def write_table(path: Path) -> None:
 
 
 def _spread(rates: Sequence[float]) -> str:
-    return f"{np.median(rates):.2g} [{min(rates):.2g}, {max(rates):.2g}]"
+    middle, low, high = (
+        f"{value:.2g}" if value < 99.5 else "100" for value in (np.median(rates), min(rates), max(rates))
+    )
+    return f"{middle} [{low}, {high}]"
 
 
 def _quantiles(scores: Rows) -> Thresholds:
