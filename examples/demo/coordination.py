@@ -53,7 +53,11 @@ class Coordination:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, "UVSDK_SERVER_DEFAULT_FMR": str(FMR)},
+                env={
+                    **os.environ,
+                    "UVSDK_SERVER_DEFAULT_FMR": str(FMR),
+                    "UVSDK_SERVER_ROLE_SEED": str(config.seed),  # who only evaluates is the same in every run
+                },
             )
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(url, process, folder / "server.log", data / "operator-token")

@@ -16,7 +16,7 @@ from sqlalchemy import insert, select
 
 from uvsdk.bundle import Bundle
 from uvsdk.errors import SettingsError, StoreError, WireError
-from uvsdk.federation import clipping, recipes
+from uvsdk.federation import clipping, recipes, roles
 from uvsdk.federation.messages import OptimiserState, TrainingConfig
 from uvsdk.federation.statements import Validity
 from uvsdk.privacy.bundle_signing import read_public_key
@@ -161,6 +161,7 @@ class Deployment:
         training = Training(
             config,
             int(row.seed),
+            role_key=files.role_key() if settings.role_seed is None else roles.key_of(settings.role_seed),
             dimension=candidate.manifest.dimension,
             parameters=candidate.manifest.size,
             start_norm=start_norm,
@@ -421,6 +422,7 @@ async def _found(
     training = Training(
         config,
         seed,
+        role_key=b"",  # nobody has joined
         dimension=bundle.manifest.dimension,
         parameters=bundle.manifest.size,
         start_norm=clipping.of_start(bundle.theta),

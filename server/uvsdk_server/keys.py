@@ -185,6 +185,10 @@ class KeyFolder:
             )
         return f"user-{hmac.new(self._name_key, user.encode(), hashlib.sha256).hexdigest()[:32]}.key"
 
+    def role_key(self) -> bytes:
+        """What roles are drawn under (:mod:`uvsdk.federation.roles`)."""
+        return HKDFExpand(SHA256(), _KEY_BYTES, info=b"uvsdk roles/1").derive(self._read("at-rest.key"))
+
     def make_user(self, user: str) -> None:
         """Make a new user's key, before the first row of theirs; the one that is there stays."""
         name = self.user_file(user)

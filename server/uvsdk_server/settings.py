@@ -34,6 +34,9 @@ class Settings(BaseSettings):
         base_path: where a proxy that strips no prefix has put the server, e.g. ``/uv`` for ``https://host/uv/v1/...``.
         start_after_users: users that must be admitted before the first round, and the first evaluation.
         round_pause_s: seconds between the end of a round and the next.
+        role_seed: draws who only evaluates, and who is summed with whom, under this number in place of the server's
+            secret: for a demonstration that is to come out the same again. Whoever knows it and hashed ids knows roles;
+            roles that were drawn stay.
         keep_models: committed model versions that stay downloadable, beside those that are released.
         release_policy: what makes a new release: ``automatic`` (a candidate that the gate lets pass), ``manual`` (an
             operator) or ``frozen`` (nothing but a roll-back); ``uvsdk serve --release-policy``.
@@ -124,6 +127,7 @@ class Settings(BaseSettings):
     base_path: str = Field(default="", pattern=r"^(/[A-Za-z0-9._~-]+)*$")
     start_after_users: int = Field(default=3, ge=1)
     round_pause_s: float = Field(default=0.0, ge=0)
+    role_seed: int | None = None
     keep_models: int = Field(default=5, ge=1)
     release_policy: Policy = "automatic"
     keep_releases: int = Field(default=5, ge=2)

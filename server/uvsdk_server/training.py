@@ -20,10 +20,18 @@ class Training:
     """Configuration and state of one deployment; :class:`uvsdk_server.rounds.Rounds` alone replaces the state."""
 
     def __init__(
-        self, config: TrainingConfig, seed: int, *, dimension: int, parameters: int, start_norm: float
+        self,
+        config: TrainingConfig,
+        seed: int,
+        *,
+        role_key: bytes,
+        dimension: int,
+        parameters: int,
+        start_norm: float,
     ) -> None:
         """A state before anyone has joined; ``dimension`` is d, ``parameters`` P and ``start_norm`` the norm of the
-        parameters that training started from. ``step`` is what the server's step is multiplied by.
+        parameters that training started from. ``step`` is what the server's step is multiplied by. Roles are drawn
+        under ``role_key``, all else under ``seed``.
         """
         self.config = config
         self.method = Method.of(config)
@@ -33,6 +41,7 @@ class Training:
         self.step = 1.0
         self.start_norm = start_norm
         self._seed = seed
+        self._role_key = role_key
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -58,11 +67,11 @@ class Training:
 
     def evaluates(self, user: str, trainers: int) -> bool:
         """Whether a user who joins while so many train never does (:mod:`uvsdk.federation.roles`)."""
-        return roles.evaluates(user, seed=self._seed, trainers=trainers, config=self.config)
+        return roles.evaluates(user, key=self._role_key, trainers=trainers, config=self.config)
 
     def group(self, user: str) -> int:
         """The group that a user's sums are added to when a model is evaluated."""
-        return roles.group(user, seed=self._seed, groups=GROUPS)
+        return roles.group(user, key=self._role_key, groups=GROUPS)
 
     def announced_norm(self, medians: Sequence[float]) -> float:
         """The longest update that counts in a round that follows committed rounds with these medians."""

@@ -95,6 +95,8 @@ class RunningServer:
     def __post_init__(self) -> None:
         # Off on a server by default; most tests verify by embeddings, which they can place as they like.
         self.settings = {"embedding_probes": True, **self.settings}
+        if self.config.seed is not None:  # tests know who only evaluates
+            self.settings = {"role_seed": self.config.seed, **self.settings}
 
     def start(self) -> None:
         self.prepare()
