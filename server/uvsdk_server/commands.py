@@ -170,6 +170,11 @@ def _configure_serve(parser: argparse.ArgumentParser) -> None:
         choices=POLICIES,
         help="who releases a candidate: the gate and the operator (automatic), the operator, or nobody (frozen)",
     )
+    parser.add_argument(
+        "--calibration-policy",
+        choices=("operator", "evaluations"),
+        help="whether an operator's calibration of what verifies stands (operator), or evaluations replace it",
+    )
     parser.add_argument("--start-after", type=int, metavar="N", help="users admitted before the first round (3)")
     parser.add_argument(
         "--allow", action="append", metavar="ALGORITHM", help="accept this algorithm's restricted settings"
@@ -194,6 +199,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         port=arguments.port,
         start_after_users=arguments.start_after,
         release_policy=arguments.release_policy,
+        calibration_policy=arguments.calibration_policy,
         allow_restricted=None if arguments.allow is None else tuple(arguments.allow),
         authorities=None if arguments.authority is None else tuple(arguments.authority),
     )

@@ -63,6 +63,12 @@ AGAIN_S: Final = DAY_S
 """How long after one that failed, while training rests, an evaluation is tried again: who was away may be back."""
 
 
+_STANDS: Final = (
+    "what verifies keeps the calibration that an operator gave it; start the server with --calibration-policy "
+    "evaluations to have it measured anew"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What :func:`due` decides by.
@@ -350,7 +356,8 @@ class Evaluations:
             self._log.error("evaluation failed", error=type(error).__name__, where=where(error))
             reason = str(error) if isinstance(error, UvsdkError) else f"{type(error).__name__}; the log says where"
             found = Conclusion(False, (reason,), None, None)
-        release, outcome = await self._apply(row, found)
+        release, outcome, stands = await self._apply(row, found)
+        found = replace(found, reasons=(*found.reasons, *stands))
         await self._rounds.observer.reached(observer.EVALUATION_APPLIED)
         state: EvaluationState = "closed" if found.candidate is not None or found.released is not None else "failed"
         async with self._returning.judged(row, found) as change:
@@ -418,32 +425,38 @@ class Evaluations:
     def _cells(self) -> tuple[str, ...]:
         return names(modality.get(self._training.config.modality).cells)
 
-    async def _apply(self, row: EvaluationRow, found: Conclusion) -> tuple[Release | None, str]:
-        """Release the candidate, or calibrate what is released anew, as the policy has it; what came of it."""
+    async def _apply(self, row: EvaluationRow, found: Conclusion) -> tuple[Release | None, str, tuple[str, ...]]:
+        """Release the candidate, or calibrate what is released anew, as the policy has it.
+
+        Returns:
+            The release, what came of it, and why a calibration stands that could have been made anew.
+        """
         release: Release | None = None
         if row.candidate != row.released:
             verdict = Verdict(found.passes, found.reasons, found.change, found.interval)
             release = await self._consider(row.candidate, verdict, found.candidate)
         if release is not None:
-            return release, "released"
+            return release, "released", ()
         if found.released is None:
-            return None, "kept"
+            return None, "kept", ()
         current = await self._releases.current()
         record, old = current.release, current.bundle.calibration
-        own = bool(record.evaluation)
         new = found.released.calibration
-        made = own and record.evaluation[0].evaluation_id == row.evaluation_id  # before this process was killed
-        if made or current.row.model_version != row.released:
-            return (record, "calibrated") if made else (None, "kept")
-        if not conclusion.renews(old, new, own=own, now=row.closed or 0.0):
-            return None, "kept"
-        unusable = conclusion.unusable(found.released)
-        if unusable:
-            self._log.warning("what verifies keeps its calibration", evaluation=row.evaluation_id, reason=unusable)
-            return None, "kept"
+        calibrator = (await self._releases.calibrators())[record.calibration]
+        made = bool(record.evaluation) and record.evaluation[0].evaluation_id == row.evaluation_id
+        if made or current.row.model_version != row.released:  # made before this process was killed
+            return (record, "calibrated", ()) if made else (None, "kept", ())
+        if not conclusion.renews(old, new, own=calibrator == "evaluation", now=row.closed or 0.0):
+            return None, "kept", ()
+        stands = conclusion.unusable(found.released)
+        if calibrator == "operator" and self._settings.calibration_policy == "operator":
+            stands = _STANDS
+        if stands:
+            self._log.warning("what verifies keeps its calibration", evaluation=row.evaluation_id, reason=stands)
+            return None, "kept", (stands,)
         verdict = Verdict(True, (), math.nan, (-math.inf, math.inf))
         release = await self._consider(row.released, verdict, found.released)
-        return release, "kept" if release is None else "calibrated"
+        return release, "kept" if release is None else "calibrated", ()
 
     async def _consider(self, version: str, verdict: Verdict, found: Finding | None) -> Release | None:
         calibration = None if found is None else found.calibration

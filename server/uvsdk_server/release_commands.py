@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from uvsdk.errors import SettingsError
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.records.codec import unpack
-from uvsdk.release.record import POLICIES, Evaluation, Release
+from uvsdk.release.record import POLICIES, Calibrator, Evaluation, Release
 from uvsdk.rest.problems import Problem
 from uvsdk_server import monitoring
 from uvsdk_server.beside import Answer, date, in_database, print_table, settings_of, storage_errors
@@ -114,12 +114,16 @@ async def _list(releases: Releases, limit: int, before: int | None) -> None:
     current = await releases.row()
     listed = await releases.list(limit, before)
     refusals = await releases.refusals(listed)
-    rows = [("*" if row.number == current.number else "", *_columns(row, refusals[row.number])) for row in listed]
-    header = ("", "number", "cause", "model", "round", "calibration", "FMR", "FNMR", "made", "kept", "refused by")
+    by = await releases.calibrators()
+    rows = [
+        ("*" if row.number == current.number else "", *_columns(row, by[row.calibration], refusals[row.number]))
+        for row in listed
+    ]
+    header = ("", "number", "cause", "model", "round", "calibration", "by", "FMR", "FNMR", "made", "kept", "refused by")
     print_table([header, *rows])
 
 
-def _columns(row: ReleaseRow, refusals: int) -> tuple[str, ...]:
+def _columns(row: ReleaseRow, calibrator: Calibrator, refusals: int) -> tuple[str, ...]:
     release = unpack(Release, row.record)
     measured = next(iter(release.evaluation), None)
     return (
@@ -128,6 +132,7 @@ def _columns(row: ReleaseRow, refusals: int) -> tuple[str, ...]:
         release.model_version[:12],
         str(release.round_id),
         release.calibration[:12] or "none",
+        calibrator,
         "-" if measured is None else f"{measured.fmr:.2%}",
         "-" if measured is None else f"{measured.fnmr:.1%}",
         date(release.created_unix_s),
@@ -159,6 +164,7 @@ async def _show(releases: Releases, which: str) -> None:
             ("configuration", release.config_digest),
             ("bundle", release.bundle),
             ("calibration", release.calibration or "none"),
+            ("calibrated by", (await releases.calibrators())[release.calibration]),
             *(await _calibrated_on(releases, row) if row.kept else ()),
             ("refused by", f"{refusals} devices"),
             *[pair for item in release.evaluation for pair in _measured(item)],

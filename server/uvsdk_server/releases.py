@@ -27,7 +27,16 @@ from uvsdk.errors import BundleError, StoreError
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.records.codec import pack, unpack
 from uvsdk.release.gate import Verdict
-from uvsdk.release.record import POLICIES, Cause, Evaluation, Policy, Release, sign_release
+from uvsdk.release.record import (
+    POLICIES,
+    Calibrator,
+    Cause,
+    Evaluation,
+    Policy,
+    Release,
+    calibrated_by,
+    sign_release,
+)
 from uvsdk.rest.problems import Problem
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.plausibility import check
@@ -292,6 +301,12 @@ class Releases:
         """How many devices refuse each release, by its number."""
         async with self._database.read() as connection:
             return await store.refusals_of(connection, [row.number for row in rows])
+
+    async def calibrators(self) -> dict[str, Calibrator]:
+        """Who made each calibration that was released, by its digest."""
+        async with self._database.read() as connection:
+            records = [unpack(Release, row.record) for row in await store.newest(connection)]
+        return {digest: calibrated_by(digest, records) for digest in {record.calibration for record in records}}
 
     async def bundle_file(self, row: ReleaseRow) -> Download:
         """The bundle of a release, signed. Raises :class:`Problem` 404 where it is no longer kept."""

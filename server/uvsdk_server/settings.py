@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from uvsdk.errors import SettingsError
 from uvsdk.modality import Capture, FacesRule, Limits
-from uvsdk.release.record import Policy
+from uvsdk.release.record import CalibrationPolicy, Policy
 from uvsdk.scoring import QualityPolicy
 from uvsdk.system.network import is_loopback
 from uvsdk.templates.attempts import DAY_S, RetryPolicy
@@ -34,6 +34,8 @@ class Settings(BaseSettings):
         base_path: where a proxy that strips no prefix has put the server, e.g. ``/uv`` for ``https://host/uv/v1/...``.
         start_after_users: users that must be admitted before the first round, and the first evaluation.
         round_pause_s: seconds between the end of a round and the next.
+        calibration_policy: ``operator``: a calibration that an operator gave the model that verifies stands until that
+            model changes; ``evaluations``: the next evaluation that supports one replaces it, as it does any other.
         role_seed: draws who only evaluates, and who is summed with whom, under this number in place of the server's
             secret: for a demonstration that is to come out the same again. Whoever knows it and hashed ids knows roles;
             roles that were drawn stay.
@@ -130,6 +132,7 @@ class Settings(BaseSettings):
     role_seed: int | None = None
     keep_models: int = Field(default=5, ge=1)
     release_policy: Policy = "automatic"
+    calibration_policy: CalibrationPolicy = "operator"
     keep_releases: int = Field(default=5, ge=2)
     template_grace_s: float = Field(default=30 * DAY_S, ge=0)
     keep_rounds: int = Field(default=20, ge=1)

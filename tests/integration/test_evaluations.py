@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from tests.integration import evaluation_fleet, harness
@@ -216,8 +217,13 @@ def test_what_is_no_report_of_this_device_is_refused_and_a_good_one_still_counts
         assert kind(stranger.request("GET", "/v1/evaluations/1/task")) == "unknown-device"
 
 
-def test_who_leaves_is_in_no_sum(tmp_path: Path) -> None:
+def test_who_leaves_is_in_no_sum_and_an_operators_calibration_stands(tmp_path: Path) -> None:
     with party(tmp_path) as found:
+        assert found.server.released()["calibrated_by"] == "founding"
+        scores = np.linspace(-0.3, 0.7, 2000, dtype=np.float32)
+        own = found.server.promote(scores=scores)
+        assert (own["calibrated_by"], own["cause"]) == ("operator", "calibration")
+
         leaver, *others = found.devices[::-1]
         found.evaluate(after=0, devices=[leaver])
         (sealed,) = found.server.rows("SELECT blob FROM reports")
@@ -228,6 +234,21 @@ def test_who_leaves_is_in_no_sum(tmp_path: Path) -> None:
         found.evaluate(after=0, devices=others[::-1])
         first = found.closed(1)
         assert (first["arrived"], first["summary"]["candidate"]["people"]) == (19, 11)
+        # Eleven people could calibrate what verifies, and the operator has done so before.
+        assert (first["outcome"], found.server.released()["number"]) == ("kept", own["number"])
+        assert any("keeps the calibration that an operator gave it" in reason for reason in first["reasons"])
+
+        # Given back to the evaluations, the next one replaces it.
+        found.server.stop()
+        found.server.settings = {**found.server.settings, "calibration_policy": "evaluations"}
+        found.server.start()
+        found.server.challenge, client = "", found.server.open_client()
+        for device in others:
+            device._client = client
+        assert found.server.ask("POST", "/v1/evaluations").status_code == 202
+        found.evaluate(after=1, devices=others[::-1])
+        assert found.closed(2)["outcome"] == "calibrated"
+        assert found.server.released()["calibrated_by"] == "evaluation"
 
 
 def test_few_people_release_nothing_and_are_told_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

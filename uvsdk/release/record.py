@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -19,6 +20,13 @@ Policy: TypeAlias = Literal["automatic", "manual", "frozen"]
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 """From the laxest to the strictest. ``automatic``: what passes the gate is released; ``manual``: an operator promotes;
 ``frozen``: nothing new is released, and the only way is back."""
+
+CalibrationPolicy: TypeAlias = Literal["operator", "evaluations"]
+"""Whether a calibration that an operator gave the model that verifies stands, or the next evaluation replaces it."""
+
+Calibrator: TypeAlias = Literal["nobody", "founding", "operator", "evaluation"]
+"""Who made a release's calibration: nobody, for it has none; whoever made the model that the deployment began with; its
+operator since; or an evaluation."""
 
 _SIGNED: Final = b"uvsdk/release/1"
 
@@ -91,6 +99,22 @@ class Release:
     def __post_init__(self) -> None:
         if not 0 <= self.replaces < self.number or len(self.evaluation) > 1:
             raise WireError("a release has a number above the one it replaces, and one evaluation at most")
+
+
+def calibrated_by(calibration: str, releases: Iterable[Release]) -> Calibrator:
+    """Who made a calibration, by the records of the deployment.
+
+    Args:
+        calibration: its digest, empty for none.
+        releases: every release so far.
+    """
+    same = [release for release in releases if release.calibration == calibration]
+    if not calibration or not same:
+        return "nobody"
+    if any(release.evaluation for release in same):
+        return "evaluation"
+    first = min(same, key=lambda release: release.number)
+    return "founding" if first.cause == "founding" else "operator"
 
 
 def sign_release(release: Release, key: Ed25519PrivateKey) -> bytes:

@@ -96,5 +96,5 @@ class Evaluations:
             rows = simulation.population.samples(user).embed(simulation.trunk.eval(), None).numpy().astype(np.float32)
             evaluates = user in simulation.evaluators
             report = report_on(rows, model_version=version, impostors="moments", evaluates=evaluates, strangers=nobody)
-            reports.append((roles.group(user, seed=simulation.seed, groups=GROUPS), report))
+            reports.append((roles.group(user, key=roles.key_of(simulation.seed), groups=GROUPS), report))
         return ModelSums.of(reports, model_version=version, impostors="moments")

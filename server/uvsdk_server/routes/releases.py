@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from uvsdk.records.codec import unpack
-from uvsdk.release.record import Policy, Release
+from uvsdk.release.record import Calibrator, Policy, Release
 from uvsdk_server import problems
 from uvsdk_server.authentication import Served, SignedDevice, operator, reader
 from uvsdk_server.bodies import StrictRoute
@@ -50,7 +50,7 @@ class ReleaseAnswer(BaseModel):
 
     ``record`` is base64 of exactly the bytes whose SHA-256 is signed, ``signature`` base64 of the deployment's
     signature; the other fields are read from it. ``kept`` says whether its bundle can be downloaded and rolled back to,
-    ``refusals`` how many devices have tried it and stay with another one.
+    ``refusals`` how many devices have tried it and stay with another one; ``calibrated_by`` who made its calibration.
     """
 
     model_config = ConfigDict(protected_namespaces=(), from_attributes=True)
@@ -69,11 +69,12 @@ class ReleaseAnswer(BaseModel):
     created_unix_s: float
     kept: bool
     refusals: int
+    calibrated_by: Calibrator
     record: str
     signature: str
 
     @classmethod
-    def of(cls, row: ReleaseRow, refusals: int) -> ReleaseAnswer:
+    def of(cls, row: ReleaseRow, refusals: int, calibrator: Calibrator) -> ReleaseAnswer:
         """As it is answered."""
         release = unpack(Release, row.record)
         return cls(
@@ -91,6 +92,7 @@ class ReleaseAnswer(BaseModel):
             created_unix_s=release.created_unix_s,
             kept=row.kept,
             refusals=refusals,
+            calibrated_by=calibrator,
             record=base64.b64encode(row.record).decode(),
             signature=base64.b64encode(row.signature).decode(),
         )
@@ -266,7 +268,8 @@ async def post_refusal(served: Served, device: SignedDevice, number: Number) -> 
 
 async def _answers(served: Deployment, rows: Sequence[ReleaseRow]) -> list[ReleaseAnswer]:
     refusals = await served.releases.refusals(rows)
-    return [ReleaseAnswer.of(row, refusals[row.number]) for row in rows]
+    by = await served.releases.calibrators()
+    return [ReleaseAnswer.of(row, refusals[row.number], by[row.calibration]) for row in rows]
 
 
 async def _answer(served: Deployment, number: int | None) -> ReleaseAnswer:
