@@ -217,7 +217,8 @@ def test_what_is_no_report_of_this_device_is_refused_and_a_good_one_still_counts
         assert kind(stranger.request("GET", "/v1/evaluations/1/task")) == "unknown-device"
 
 
-def test_who_leaves_is_in_no_sum_and_an_operators_calibration_stands(tmp_path: Path) -> None:
+def test_who_leaves_is_in_no_sum(tmp_path: Path) -> None:
+    """And what an operator has calibrated stands, until it is given back to the evaluations."""
     with party(tmp_path) as found:
         assert found.server.released()["calibrated_by"] == "founding"
         scores = np.linspace(-0.3, 0.7, 2000, dtype=np.float32)

@@ -1,7 +1,7 @@
 """What a single photograph shows of another camera: ``python -m examples.reproduce.domains.statistics face.uvb``.
 
-Every statistic of one embedding that is at hand, of strangers of the calibration's own kind (the other half of the press
-photographs) against portraits of one laboratory, grey and coarse copies. See README.md.
+Every statistic of one embedding that is at hand: of strangers of the calibration's own kind (the other half of the
+press photographs), against portraits of one laboratory, and grey and coarse copies. See README.md.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def statistics(card: Observations, bundle: Bundle) -> dict[str, Statistic]:
     rows = people.embeddings.astype(np.float64)
     mean = rows.mean(axis=0)
     covariance = np.cov(rows.T)
-    plain = {kept: Domain.of_people(people.embeddings, people.person) for kept in (60,)}[60]
+    plain = Domain.of_people(people.embeddings, people.person)
     fitted = calibrating.fit(
         card,
         model_version=bundle.version,
