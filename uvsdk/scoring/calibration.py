@@ -378,8 +378,8 @@ class Calibration:
         if trials * fmr < 3 - 1e-9:  # 3 / 20,000 times 20,000 is a hair below 3
             raise ThresholdError(
                 f"a false match rate of {fmr:g} needs at least {math.ceil(3 / fmr - 1e-9)} impostor trials, there are "
-                f"{trials}{self._of_people}; ask for a higher rate, let fallback take the lowest that they support, or calibrate with "
-                "more people"
+                f"{trials}{self._of_people}; ask for a higher rate, let fallback take the lowest that "
+                "they support, or calibrate with more people"
             )
         score = ranked.threshold(math.floor(fmr * ranked.trials + 1e-9))
         if scale == "cosine":
