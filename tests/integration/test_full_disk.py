@@ -58,7 +58,9 @@ def refused(answer: harness.httpx.Response) -> bool:
 def blobs_in_use(server: KillableServer) -> set[str]:
     (named,) = server.rows("SELECT base_blob, algorithm_blob, optimiser_blob FROM deployment")
     of_models = server.rows("SELECT theta_blob FROM models UNION SELECT calibration_blob FROM models")
-    return {*named, *(name for (name,) in of_models if name)}
+    # What the round started from is the best state so far, to which training may return.
+    (best,) = server.rows("SELECT algorithm_blob, optimiser_blob FROM course") or [()]
+    return {*named, *best, *(name for (name,) in of_models if name)}
 
 
 def test_admissions_and_uploads_are_refused_and_nothing_acknowledged_is_lost(start: Start) -> None:
