@@ -12,7 +12,7 @@ from uvsdk.training import backbones
 from uvsdk.training.backbones import Backbone, Headed, faceapi_resnet
 
 NAMES = backbones.names()
-PRETRAINED = ("ge2e", "faceapi-resnet", "inception-resnet-v1")
+PRETRAINED = ("campplus", "ge2e", "faceapi-resnet", "inception-resnet-v1")
 
 
 def views(backbone: Backbone | type[Backbone], count: int, seed: int = 0) -> torch.Tensor:
@@ -37,7 +37,7 @@ def pretrained(name: str) -> Backbone:
 
 
 def test_registry_names_are_the_modules() -> None:
-    assert NAMES == ("digits-cnn", "faceapi-resnet", "ge2e", "inception-resnet-v1", "tdnn")
+    assert NAMES == ("campplus", "digits-cnn", "faceapi-resnet", "ge2e", "inception-resnet-v1", "tdnn")
     for name in NAMES:
         assert backbones.get(name).name == name
     with pytest.raises(UnknownNameError, match="ge2e"):
@@ -168,7 +168,7 @@ def test_gradient_reaches_every_parameter(name: str) -> None:
         assert float(value.grad.abs().max()) > 0, key
 
 
-@pytest.mark.parametrize("name", ["ge2e", "faceapi-resnet"])
+@pytest.mark.parametrize("name", ["campplus", "ge2e", "faceapi-resnet"])
 def test_pretrained_weights_load(name: str) -> None:
     backbone = pretrained(name)
     assert not backbone.training

@@ -37,7 +37,8 @@ from uvsdk.training.participation import TrainingJob
 NAMES = (*backbones.names(), "digits-cnn+32", "digits-cnn+16", "ge2e+64", "faceapi-resnet+200")
 # What is left of theta, counted by hand. digits-cnn: 512 * 32 + 32, and with it 32 * 16 * 9 + 32 + 2 * 32. ge2e: 256 *
 # 257, and with it a layer of 4 * 256 * (256 + 256 + 2). faceapi-resnet: 256 * 128, and with it 2 * (256 * 256 * 9 +
-# 256). tdnn: 384 * 128 + 128, and with it 96 * 192 + 192 + 2 * 192.
+# 256). tdnn: 384 * 128 + 128, and with it 96 * 192 + 192 + 2 * 192. campplus: 1024 * 192 + 192, and with it 1024 *
+# 512 + 512 + 2 * 1024 and sixteen layers of 130 c + 128 + 128 * 96 + 64 * 129 + 32 * 65, c = 512, 544, ..., 992.
 SIZES = {
     ("digits-cnn", "head"): 16_416,
     ("digits-cnn", "block"): 16_416 + 4_704,
@@ -48,6 +49,8 @@ SIZES = {
     ("ge2e+64", "block"): 64 * 256 + 65_792 + 526_336,
     ("faceapi-resnet", "head"): 32_768,
     ("faceapi-resnet", "block"): 32_768 + 1_180_160,
+    ("campplus", "head"): 196_800,
+    ("campplus", "block"): 196_800 + 2_455_040,
     ("tdnn", "head"): 49_280,
     ("tdnn", "block"): 49_280 + 19_008,
 }

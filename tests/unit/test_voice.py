@@ -12,7 +12,7 @@ from tests import modality_graphs, real_data
 from tests.builders import sound_file
 from uvsdk.errors import BundleError, LowQualityError, NoSpeechError, SampleTooLargeError
 from uvsdk.modality import Capture, Limits, get
-from uvsdk.modality.voice import mel, vad
+from uvsdk.modality.voice import fbank, mel, vad
 from uvsdk.modality.voice.frames import Framing, louder, scale
 
 VOICE = get("voice")
@@ -96,6 +96,47 @@ def test_a_tone_falls_into_its_band() -> None:
     assert frames[50] @ (1 / np.maximum(mel.filter_bank(16_000, 400, 40).max(axis=1), 1e-9)) > 0.5 * 50**2
 
 
+def test_kaldi_energies_are_those_of_its_definition() -> None:
+    """Frame by frame as ``compute-fbank-feats --dither=0`` describes it, with numpy's transform."""
+    pcm = np.random.default_rng(0).normal(0.0, 0.1, 1000).astype(np.float32)
+    got = fbank.fbank(pcm, sample_rate=16_000, window=400, hop=160, mels=80)
+    assert (got.shape, got.dtype) == ((1 + 1000 // 160, 80), np.float32)
+    # Frame 3 is centred on sample 480: samples 280 to 680.
+    frame = pcm[280:680].astype(np.float64)
+    frame -= frame.mean()
+    frame = np.append((1 - 0.97) * frame[0], frame[1:] - 0.97 * frame[:-1])
+    frame *= (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 399)) ** 0.85
+    power = np.abs(np.fft.rfft(frame, 512)) ** 2
+    corners = np.linspace(1127 * np.log(1 + 20 / 700), 1127 * np.log(1 + 8000 / 700), 82)
+    bins = 1127 * np.log(1 + np.arange(257) * 16_000 / 512 / 700)
+    expected = [
+        np.interp(bins, corners[band : band + 3], [0.0, 1.0, 0.0], left=0.0, right=0.0) @ power for band in range(80)
+    ]
+    assert got[3] == pytest.approx(np.log(expected), abs=2e-4)
+
+
+def test_kaldi_energies_have_a_floor() -> None:
+    rows = fbank.fbank(np.zeros(800, np.float32), sample_rate=16_000, window=400, hop=160, mels=80)
+    assert np.unique(rows).tolist() == [pytest.approx(np.log(np.finfo(np.float32).eps), rel=1e-6)]
+
+
+@pytest.mark.parametrize("factor", [0.25, 4.0])
+def test_kaldi_energies_of_louder_sound_are_higher_by_a_constant(factor: float) -> None:
+    """So that a mean over time takes the level away."""
+    pcm = np.random.default_rng(1).normal(0.0, 0.05, 4000).astype(np.float32)
+    sizes = {"sample_rate": 16_000, "window": 400, "hop": 160, "mels": 80}
+    once, louder_ = fbank.fbank(pcm, **sizes), fbank.fbank(np.float32(factor) * pcm, **sizes)
+    assert louder_ - once == pytest.approx(np.full(once.shape, 2 * np.log(factor)), abs=2e-4)
+
+
+def test_kaldi_energies_lie_in_the_frames_in_which_speech_is_found(speech: np.ndarray) -> None:
+    """As many as power has, loud where it is."""
+    power = bands(speech).sum(axis=1)
+    rows = fbank.fbank(speech, sample_rate=16_000, window=400, hop=160, mels=80).mean(axis=1)
+    assert rows.shape == power.shape
+    assert np.corrcoef(rows, np.log(power + 1e-6))[0, 1] > 0.8
+
+
 # Level, speech and frames
 
 
@@ -130,6 +171,8 @@ def test_logarithm_and_mean() -> None:
         {"mels": "forty"},
         {"mels": True},
         {"scale": "decibel"},
+        {"bank": "bark"},
+        {"bank": "kaldi", "scale": "power"},
         {"view_frames": 0},
         {"mean": None},
         {"hop_s": 0.02},

