@@ -118,6 +118,10 @@ def test_a_runtime_follows_releases_without_a_restart_and_back(server: ReleaseSe
     assert follower.follow() is None
     runtime = ask(store)
     assert decisions(runtime) == before
+    # An evaluation compares a candidate with what verifies, which is here already.
+    asked = list(server.asked)
+    assert follower.models.of_evaluation(FOUNDING.version).version == FOUNDING.version
+    assert server.asked == asked
     server.show(2, SECOND)
     follower.follow()
     second = decisions(runtime)
