@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -13,15 +11,33 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
-from people import FMR
+import leash
+from people import FMR, MOST_FAILURES
 
 from uvsdk import Bundle
 from uvsdk.federation.messages import TrainingConfig
-from uvsdk.scoring.record import calibration_bytes
 
 START_TIMEOUT_S = 60.0
+
+_ENVIRONMENT = {
+    "UVSDK_SERVER_DEFAULT_FMR": str(FMR),
+    **{
+        f"UVSDK_SERVER_{name}": str(MOST_FAILURES)
+        for name in (
+            "FAILURES_BEFORE_DELAY",
+            "FAILURES_BEFORE_DISABLED",
+            "PAIR_FAILURES_PER_HOUR",
+            "PAIR_FAILURES_PER_DAY",
+            "PERSON_FAILURES_PER_HOUR",
+            "PERSON_FAILURES_PER_DAY",
+            "CALLER_FAILURES_PER_HOUR",
+            "CALLER_FAILURES_PER_DAY",
+        )
+    },
+}
 
 
 @dataclass(slots=True)
@@ -48,24 +64,22 @@ class Coordination:
         port = _free_port()
         arguments = ["serve", "--data", data, "--model", model, "--training", training, "--port", port]
         with (folder / "server.log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "uvsdk", *map(str, arguments), "--start-after", str(len(users))],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    "UVSDK_SERVER_DEFAULT_FMR": str(FMR),
-                    "UVSDK_SERVER_ROLE_SEED": str(config.seed),  # who only evaluates is the same in every run
-                },
+            process = leash.start(
+                "uvsdk",
+                [*map(str, arguments), "--start-after", str(len(users))],
+                log=log,
+                # Who only evaluates is the same in every run.
+                environment={**_ENVIRONMENT, "UVSDK_SERVER_ROLE_SEED": str(config.seed)},
             )
-        url = f"http://127.0.0.1:{port}"
-        _wait_until_ready(url, process, folder / "server.log", data / "operator-token")
-        operator = (data / "operator-token").read_text(encoding="utf-8").strip()
-        named = [argument for user in users for argument in ("--user", user)]
-        # With scores, for the report shows by how much each was accepted.
-        (verify,) = _tokens(data, "verify", "--scope", "scores")
-        return cls(url, folder, operator, _tokens(data, "enrol", *named), verify, process)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait_until_ready(url, process, folder / "server.log", data / "operator-token")
+            operator = (data / "operator-token").read_text(encoding="utf-8").strip()
+            enrol = tuple(_enrolment_token(url, operator, user) for user in users)
+            return cls(url, folder, operator, enrol, _verification_token(data), process)
+        except BaseException:
+            leash.stop(process)
+            raise
 
     @property
     def log(self) -> str:
@@ -88,40 +102,42 @@ class Coordination:
         """The newest model."""
         return Bundle.from_bytes(self._get("/v1/models/candidate/bundle").content)
 
-    def released_is_calibrated(self) -> bool:
-        """Whether what verifies has a threshold."""
-        return bool(self._get("/v1/releases/current").json()["calibration"])
+    def evaluators(self) -> int:
+        """How many users only evaluate."""
+        return int(self._get("/v1/training").json()["evaluators"])
 
-    def life(self) -> tuple[str, ...]:
-        """What each evaluation said of its candidate, and every release, a line each, oldest first."""
+    def releases(self) -> list[dict[str, Any]]:
+        """Every release, oldest first, as the server tells of it."""
+        found: list[dict[str, Any]] = self._get("/v1/releases").json()["releases"]
+        return sorted(found, key=lambda item: int(item["number"]))
+
+    def release_bundle(self, number: int) -> Bundle:
+        """The bundle of a release, with its calibration."""
+        return Bundle.from_bytes(self._get(f"/v1/releases/{number}/bundle").content)
+
+    def promote(self) -> httpx.Response:
+        """Release the candidate at an operator's word."""
+        return self._post("/v1/releases", {"model_version": "candidate"})
+
+    def roll_back(self) -> httpx.Response:
+        """Go back to what the release in force took the place of, as an operator does."""
+        return self._post("/v1/releases/roll-back", {})
+
+    def evaluations(self) -> tuple[str, ...]:
+        """What each evaluation said of its candidate, a line each, oldest first."""
         lines = []
-        evaluations = self._get("/v1/evaluations").json()["evaluations"]
-        for row in sorted(evaluations, key=lambda item: int(item["evaluation_id"])):
+        rows = self._get("/v1/evaluations").json()["evaluations"]
+        for row in sorted(rows, key=lambda item: int(item["evaluation_id"])):
             found = row["summary"] or {}
-            rates = [found.get(name) for name in ("released", "candidate")]
+            before, after = (found.get(name) for name in ("released", "candidate"))
             words = f"evaluation {row['evaluation_id']} ({row['cause']}): {row['outcome']}"
-            if all(rates):
-                before, after = rates
+            if before and after:
                 words += (
                     f", FNMR {before['fnmr']:.1%} released and {after['fnmr']:.1%} candidate at FMR {after['fmr']:g}, "
                     f"threshold {after['threshold']:.3f}, {after['people']} people"
                 )
             lines.append("; ".join([words, *row["reasons"]]))
-        releases = self._get("/v1/releases").json()
-        for row in sorted(releases["releases"], key=lambda item: int(item["number"])):
-            force = ", in force" if row["number"] == releases["in_force"] else ""
-            lines.append(f"release {row['number']}: the model of round {row['round_id']}, {row['cause']}{force}")
         return tuple(lines)
-
-    def calibrate(self, bundle: Bundle) -> None:
-        """Hand the server the impostor scores that its thresholds are read from."""
-        assert bundle.calibration is not None
-        answer = httpx.put(
-            f"{self.url}/v1/models/{bundle.version}/calibration",
-            content=calibration_bytes(bundle.calibration),
-            headers={**_bearer(self.operator_token), "UVSDK-Source": bundle.calibration.source},
-        )
-        answer.raise_for_status()
 
     def verify(self, user: str, sample: bytes) -> httpx.Response:
         """What an integrator does: a hashed user id and a recording or image over REST."""
@@ -130,13 +146,10 @@ class Coordination:
 
     def stop(self) -> None:
         """Ask the process to end, and wait for it."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                os.kill(self.process.pid, signal.SIGKILL)
-                self.process.wait()
+        leash.stop(self.process)
+
+    def _post(self, path: str, body: dict[str, str]) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, headers=_bearer(self.operator_token), timeout=60)
 
     def _get(self, path: str) -> httpx.Response:
         answer = httpx.get(self.url + path, headers=_bearer(self.operator_token), timeout=60)
@@ -164,10 +177,17 @@ def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path, tok
         except httpx.TransportError:
             pass
         time.sleep(0.1)
-    process.kill()
     raise RuntimeError(f"the server was not ready within {START_TIMEOUT_S:.0f} s:\n{log.read_text(errors='replace')}")
 
 
-def _tokens(data: Path, scope: str, *arguments: str) -> tuple[str, ...]:
-    command = [sys.executable, "-m", "uvsdk", "token", "--data", str(data), "create", "--scope", scope, *arguments]
-    return tuple(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+def _enrolment_token(url: str, operator: str, user: str) -> str:
+    """For one person, as the operator's own program would ask for it."""
+    answer = httpx.post(f"{url}/v1/enrolment-tokens", json={"user": user}, headers=_bearer(operator), timeout=60)
+    return str(answer.raise_for_status().json()["token"])
+
+
+def _verification_token(data: Path) -> str:
+    """With scores, for the report shows by how much each was accepted."""
+    command = [sys.executable, "-m", "uvsdk", "token", "--data", str(data), "create"]
+    command += ["--scope", "verify", "--scope", "scores"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from data import Person
-from people import Failed, Order, Stop, main
+from leash import GRACE_S
+from people import Failed, Order, Stop, TellTime, main
 
 # A process that imports torch costs about 400 MB and seconds of CPU; forked after the import it costs neither.
-_PRELOADED = ["people", "uvsdk.training.loop", "uvsdk.federation.classes.client", "uvsdk.training.backbones"]
+PRELOADED = ("people", "uvsdk.training.loop", "uvsdk.federation.classes.client", "uvsdk.training.backbones")
 
 
 class DeviceFailedError(RuntimeError):
@@ -23,9 +25,9 @@ class DeviceFailedError(RuntimeError):
 class Crowd:
     """A process per person. Leaving the ``with`` block ends every one of them."""
 
-    def __init__(self, people: tuple[Person, ...], folder: Path) -> None:
+    def __init__(self, people: Sequence[Person], folder: Path, *, preloaded: Sequence[str] = PRELOADED) -> None:
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(_PRELOADED)
+        self._context.set_forkserver_preload(list(preloaded))
         self._processes: dict[str, multiprocessing.process.BaseProcess] = {}
         self._ends: dict[str, multiprocessing.connection.Connection] = {}
         for person in people:
@@ -48,46 +50,55 @@ class Crowd:
                 end.send(Stop())
             except OSError:
                 continue
+        ends_at = time.monotonic() + GRACE_S
         for process in self._processes.values():
-            process.join(timeout=5)
+            process.join(timeout=max(0.1, ends_at - time.monotonic()))
             if process.is_alive():
-                process.terminate()
+                process.kill()
                 process.join()
 
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Of the devices, by the system's numbers."""
+        return tuple(process.pid for process in self._processes.values() if process.pid is not None)
+
     def ask(self, name: str, order: Order) -> object:
-        """One person's answer."""
-        self._ends[name].send(order)
-        return self._answer(name)
+        """One person's answer. Raises :class:`DeviceFailedError`."""
+        return self.ask_each({name: order})[name]
 
-    def ask_all(self, order: Order) -> None:
-        """Give everyone the same order and wait until all have carried it out."""
-        self.tell_all(order)
-        for name in self._ends:
-            self._answer(name)
+    def ask_each(self, orders: Mapping[str, Order]) -> dict[str, object]:
+        """Give everyone named an order of their own, all at once, and wait for what comes of them.
 
-    def tell_all(self, order: Order) -> None:
-        """Give everyone the same order; :meth:`answers` collects what comes of it."""
-        for end in self._ends.values():
-            end.send(order)
-
-    def tell_each(self, orders: Mapping[str, Order]) -> None:
-        """Give everyone named an order of their own; :meth:`answers` collects what comes of it."""
+        Raises:
+            DeviceFailedError: of one of them; the others' answers are lost.
+        """
         for name, order in orders.items():
-            self._ends[name].send(order)
+            self._send(name, order)
+        return {name: self._answer(name) for name in orders}
 
-    def answers(self, timeout_s: float) -> Iterator[tuple[str, object]]:
-        """Answers that have arrived within ``timeout_s``, as they come. Raises :class:`DeviceFailedError`."""
-        names = {end: name for name, end in self._ends.items()}
-        for end in multiprocessing.connection.wait(list(names), timeout_s):
-            assert isinstance(end, multiprocessing.connection.Connection)
-            yield names[end], self._answer(names[end])
+    def ask_all(self, order: Order, names: Iterable[str] | None = None) -> dict[str, object]:
+        """The same order to all, or to those of the names."""
+        return self.ask_each(dict.fromkeys(self._ends if names is None else names, order))
+
+    def processor_s(self) -> float:
+        """Processor seconds of all devices so far."""
+        return sum(answer for answer in self.ask_all(TellTime()).values() if isinstance(answer, float))
+
+    def _send(self, name: str, order: Order) -> None:
+        try:
+            self._ends[name].send(order)
+        except OSError:
+            raise self._ended(name) from None
 
     def _answer(self, name: str) -> object:
         try:
             answer = self._ends[name].recv()
-        except EOFError:
-            status = self._processes[name].exitcode
-            raise DeviceFailedError(f"a device process ended with status {status}") from None
+        except (EOFError, OSError):
+            raise self._ended(name) from None
         if isinstance(answer, Failed):
             raise DeviceFailedError(answer.reason)
         return answer
+
+    def _ended(self, name: str) -> DeviceFailedError:
+        self._processes[name].join(timeout=1.0)
+        return DeviceFailedError(f"a device process ended with status {self._processes[name].exitcode}")

@@ -5,19 +5,49 @@ Features do not depend on the model version, so each file is decoded once and on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 from data import People
+from groups import Groups
 
 from uvsdk import Bundle, modality
 from uvsdk.arrays import Array, Float32, Float64
 from uvsdk.errors import SampleError
 from uvsdk.evaluation import protocols, ranking
+from uvsdk.evaluation.protocols import ProtocolOutcome
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.personal import leave_one_out
+
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+
+
+@dataclass(frozen=True, slots=True)
+class Sides(Generic[_T]):
+    """Something of people who trained, and of people who never did; ``None`` where there are too few of them."""
+
+    trained: _T | None
+    strangers: _T | None
+
+    def each(self, function: Callable[[_T], _U]) -> Sides[_U]:
+        """``function`` of both."""
+        return Sides(
+            None if self.trained is None else function(self.trained),
+            None if self.strangers is None else function(self.strangers),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that is no bundle: its name, and what gives the embedding of every usable file."""
+
+    version: str
+    embeddings: Callable[[], dict[Path, Float32]]
 
 
 class Laboratory:
@@ -48,40 +78,56 @@ class Laboratory:
                 self._features[path] = found
                 yield path
 
-    def enrolment_features(self) -> dict[str, tuple[Array, ...]]:
-        """Everybody's usable enrolment samples, as their modality prepared them."""
-        found: dict[str, tuple[Array, ...]] = {}
-        for person in self._persons:
-            features = (self._features[path] for path in self._usable(tuple(person.enrol)))
-            found[person.name] = tuple(item for item in features if not isinstance(item, SampleError))
+    def usable(self, paths: Sequence[Path] | None = None) -> list[Path]:
+        """Those of ``paths``, by default of every file, that the modality takes."""
+        chosen = self.samples() if paths is None else paths
+        return [path for path in chosen if not isinstance(self._features[path], SampleError)]
+
+    def features(self, path: Path) -> Array:
+        """Of a usable file, as its modality prepared it. Raises :class:`SampleError` for another."""
+        found = self._features[path]
+        if isinstance(found, SampleError):
+            raise found
         return found
 
-    def outcome(self, bundle: Bundle) -> protocols.ProtocolOutcome:
-        """Every probe against everyone's mean template, under ``bundle``."""
-        return protocols.enrol_and_verify(self._persons, self._embedder(bundle))
+    def enrolment(self, names: Iterable[str]) -> dict[str, list[Path]]:
+        """Usable enrolment samples of the named."""
+        wanted = set(names)
+        return {person.name: self.usable(tuple(person.enrol)) for person in self._persons if person.name in wanted}
 
-    def enrolment_means(self, bundle: Bundle) -> Float64:
-        """Normalised means of the enrolment embeddings, float64 (C, d): the class matrix before training."""
-        embed = self._embedder(bundle)
-        rows = [np.mean([embed(path) for path in self._usable(person.enrol)], axis=0) for person in self._persons]
-        matrix = np.asarray(rows, np.float64)
-        return np.asarray(matrix / np.linalg.norm(matrix, axis=1, keepdims=True))
+    def outcomes(self, bundle: Bundle | Model, groups: Groups) -> Sides[ProtocolOutcome]:
+        """The probes of those who trained, and of those who never did, against everybody's mean template.
 
-    def mean_offdiagonal_cosine(self, bundle: Bundle) -> float:
-        """Of the matrix of :meth:`enrolment_means`."""
-        return ranking.collapse(self.enrolment_means(bundle)).mean_cosine
-
-    def calibration(self, bundle: Bundle, source: str) -> Calibration:
-        """Impostor scores from enrolment samples alone; no verification sample takes part in a threshold.
-
-        Every enrolment sample against every other person's template, which cannot contain it.
+        So each person is genuine once and an impostor to all others; of a group of one nothing is told.
         """
         embed = self._embedder(bundle)
-        templates = self.enrolment_means(bundle)
+
+        def of(group: Sequence[str]) -> ProtocolOutcome | None:
+            if len(group) < 2:
+                return None
+            people = [
+                person if person.name in group else protocols.Person(person.name, person.enrol, ())
+                for person in self._persons
+            ]
+            return protocols.enrol_and_verify(people, embed)
+
+        return Sides(of(groups.trained), of(groups.strangers))
+
+    def mean_offdiagonal_cosine(self, bundle: Bundle, names: Iterable[str]) -> float:
+        """Of the normalised means of the enrolment embeddings of the named: the class matrix before training."""
+        return ranking.collapse(self._means(bundle, names)).mean_cosine
+
+    def calibration(self, bundle: Bundle, names: Sequence[str], source: str) -> Calibration:
+        """Impostor scores from enrolment samples alone; no verification sample takes part in a threshold.
+
+        Every enrolment sample of the named against every other person's template, which cannot contain it.
+        """
+        embed = self._embedder(bundle)
+        templates = self._means(bundle, names)
         scores = []
-        for index, person in enumerate(self._persons):
+        for index, paths in enumerate(self.enrolment(names).values()):
             others = np.delete(templates, index, axis=0)
-            scores += [others @ embed(path) for path in self._usable(person.enrol)]
+            scores += [others @ embed(path) for path in paths]
         return Calibration.from_scores(np.concatenate(scores), model_version=bundle.version, source=source)
 
     def most_consistent(self, bundle: Bundle) -> list[str]:
@@ -91,34 +137,31 @@ class Laboratory:
         """
         embed = self._embedder(bundle)
         scores = {
-            person.name: float(leave_one_out(np.stack([embed(path) for path in self._usable(person.enrol)])).mean())
-            for person in self._persons
+            name: float(leave_one_out(np.stack([embed(path) for path in paths])).mean())
+            for name, paths in self.enrolment(person.name for person in self._persons).items()
         }
         return sorted(scores, key=lambda name: -scores[name])
 
-    def _usable(self, paths: tuple[Path, ...]) -> list[Path]:
-        return [path for path in paths if not isinstance(self._features[path], SampleError)]
+    def _means(self, bundle: Bundle, names: Iterable[str]) -> Float64:
+        embed = self._embedder(bundle)
+        rows = [np.mean([embed(path) for path in paths], axis=0) for paths in self.enrolment(names).values()]
+        matrix = np.asarray(rows, np.float64)
+        return np.asarray(matrix / np.linalg.norm(matrix, axis=1, keepdims=True))
 
-    def _embedder(self, bundle: Bundle) -> protocols.Embedder:
-        """Looks up what :meth:`_embeddings` computed for the model, once for all measurements of it."""
-        if self._embedded[0] != bundle.version:
-            self._embedded = (bundle.version, self._embeddings(bundle))
+    def _embedder(self, model: Bundle | Model) -> Callable[[Path], Float32]:
+        """Looks up what was computed for the model, once for all measurements of it."""
+        if self._embedded[0] != model.version:
+            found = model.embeddings() if isinstance(model, Model) else self._embeddings(model)
+            self._embedded = (model.version, found)
         known = self._embedded[1]
 
         def embed(path: Path) -> Float32:
-            features = self._features[path]
-            if isinstance(features, SampleError):
-                raise features
+            self.features(path)
             return known[path]
 
         return embed
 
     def _embeddings(self, bundle: Bundle) -> dict[Path, Float32]:
-        usable = self._usable(tuple(self.samples()))
-        found = [self._features[path] for path in usable]
-        views = [
-            self._modality.views(features, bundle.manifest.preprocessing)
-            for features in found
-            if not isinstance(features, SampleError)
-        ]
+        usable = self.usable()
+        views = [self._modality.views(self.features(path), bundle.manifest.preprocessing) for path in usable]
         return dict(zip(usable, bundle.embeddings(views), strict=True))
