@@ -29,7 +29,7 @@ from uvsdk.errors import (
 )
 from uvsdk.scoring import Calibration, Threshold
 from uvsdk.scoring.conditions import Conditions, Named, conditions_of, together
-from uvsdk.scoring.personal import leave_one_out, own_ratios, personal_threshold
+from uvsdk.scoring.personal import genuine_scores, own_ratios, personal_threshold
 from uvsdk.templates.storage import ChecksModels, KnowsTraining, Store, lock_of, save_and_read_back
 from uvsdk.templates.template import Template
 from uvsdk.verify import threshold_at
@@ -109,7 +109,7 @@ def enroll(
 
     The template is the normalised mean of the samples' embeddings (SPEC 1.6). Its threshold is the higher of two: the
     one at which impostors of the bundle's calibration are accepted at ``fmr``, and, from 20 samples on, the one that 19
-    in 20 of the person's own samples reach, each against the template of the others (SPEC 6.4); it is ``None`` where
+    in 20 of the own samples reach, each against the template of the others (SPEC 6.4, 17); it is ``None`` where
     the bundle has no calibration. Samples that cannot be used, and those of somebody else among the person's own
     (:mod:`uvsdk.enrolment.consistency`), are reported and left out. The store is written once, at the end,
     and read back before this returns.
@@ -251,7 +251,7 @@ def _expected(
     if threshold is None or calibration is None or len(embeddings) < 2:
         return None
     if threshold.scale == "cosine":
-        return expected_fnmr(leave_one_out(embeddings), threshold.score)
+        return expected_fnmr(genuine_scores(embeddings), threshold.score)
     return expected_fnmr(own_ratios(calibration, embeddings, template=None, conditions=conditions), threshold.score)
 
 

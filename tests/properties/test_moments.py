@@ -17,6 +17,7 @@ from uvsdk.release.measurement import calibrate
 from uvsdk.release.report import EvaluationReport, EvaluationTask, ModelReport, check, report_on
 from uvsdk.release.sums import GroupSums, ModelSums
 from uvsdk.scoring.moments import ImpostorPairs, Moments, ScoreLaw, jackknife, total, unit
+from uvsdk.scoring.personal import genuine_scores, leave_one_out
 from uvsdk.scoring.tail import Tail
 
 _NOBODY = np.zeros((0, 6), np.float32)
@@ -321,10 +322,27 @@ def test_the_worst_tenth_is_theirs_to_within_the_table(people: list[list[float]]
     assert direct(limit - 1e-9) - 0.051 <= found <= direct(limit + 0.01 + 1e-9) + 0.051
 
 
-def _report(rows: Float32, *, evaluates: bool = True) -> ModelReport:
-    return report_on(rows, model_version="m", impostors="moments", evaluates=evaluates, strangers=_NOBODY)
+def _report(rows: Float32, *, evaluates: bool = True, dimension: int = 6) -> ModelReport:
+    nobody = np.zeros((0, dimension), np.float32)
+    return report_on(rows, model_version="m", impostors="moments", evaluates=evaluates, strangers=nobody)
 
 
 def _checked(report: ModelReport, *, evaluates: bool = True) -> None:
     task = EvaluationTask(1, "m", "m", "moments", evaluates, _NOBODY, _NOBODY)
     check(EvaluationReport(1, report, (), 4), task, dimension=6, cells=0)
+
+
+@pytest.mark.parametrize("samples", [2, 3, 5])
+def test_own_samples_tell_on_average_what_fresh_probes_score(samples: int) -> None:
+    """4,000 simulated people: within three standard errors, where the uncorrected ones are far lower."""
+    rng = np.random.default_rng(samples)
+    own, fresh, uncorrected = [], [], []
+    for _ in range(4_000):
+        rows = unit(rng.normal(size=64) + rng.normal(size=(samples + 1, 64)) * 0.8)
+        fresh.append(float(rows[-1] @ unit(rows[:-1].mean(axis=0))))
+        own.append(float(genuine_scores(rows[:-1].astype(np.float32)).mean()))
+        uncorrected.append(float(leave_one_out(rows[:-1].astype(np.float32)).mean()))
+    error = np.std(np.array(own) - np.array(fresh)) / np.sqrt(len(own))
+    # The mean of a root is a little below the root of the mean where a is estimated from two samples.
+    assert np.mean(own) == pytest.approx(np.mean(fresh), abs=3 * error + 0.002)
+    assert np.mean(fresh) - np.mean(uncorrected) > 0.02 / (samples - 1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from uvsdk.scoring import Calibration, Threshold
-from uvsdk.scoring.personal import genuine_threshold, leave_one_out, personal_threshold
+from uvsdk.scoring.personal import genuine_scores, genuine_threshold, leave_one_out, personal_threshold
 
 IMPOSTORS = np.linspace(-1, 1, 1000).astype(np.float32)
 
@@ -37,6 +37,17 @@ def test_leave_one_out_by_hand() -> None:
     # Two at (1, 0) and one at (0, 1). A (1, 0) against (1, 1)/sqrt 2: 1/sqrt 2. The (0, 1) against (1, 0): 0.
     rows = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
     assert leave_one_out(rows) == pytest.approx([math.sqrt(0.5), math.sqrt(0.5), 0])
+
+
+def test_genuine_scores_by_hand() -> None:
+    # The same three: of three pairs one has a cosine of 1, so a = 1/3. Against two: 1/3 + 1/3 = 2/3; against three:
+    # 1/3 + 2/9 = 5/9; so every score times sqrt(6/5). Of samples that are all alike nothing changes, and of opposite
+    # ones the factor is sqrt(2), where only the bounds of a cosine hold.
+    rows = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
+    assert genuine_scores(rows) == pytest.approx([math.sqrt(0.6), math.sqrt(0.6), 0])
+    assert genuine_scores(np.array([[1, 0]] * 3, np.float32)) == pytest.approx([1, 1, 1])
+    assert genuine_scores(np.array([[1, 0], [-1, 0]], np.float32)) == pytest.approx([-1, -1])
+    assert genuine_scores(rows[:1]).shape == (0,)
 
 
 def test_others_that_cancel_out_score_zero() -> None:

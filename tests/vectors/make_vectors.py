@@ -16,6 +16,7 @@ import dataclasses
 import hashlib
 import importlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from uvsdk.privacy.bundle_signing import BundleStatement
 from uvsdk.privacy.identifiers import key_id
 from uvsdk.privacy.sealing import SUITES, Binding, seal
 from uvsdk.records.codec import pack
-from uvsdk.release import cohort
+from uvsdk.release import cohort, grid
 from uvsdk.release.record import Evaluation, Release
 from uvsdk.release.report import EvaluationReport, EvaluationTask, report_on
 from uvsdk.scoring import Calibration, Threshold, record
@@ -47,6 +48,7 @@ from uvsdk.scoring.cohort import Cohort
 from uvsdk.scoring.compensation import Compensation
 from uvsdk.scoring.domain import Domain
 from uvsdk.scoring.likelihood import LikelihoodRatio, Surroundings
+from uvsdk.scoring.personal import leave_one_out
 from uvsdk.scoring.tail import Tail
 from uvsdk.templates.template import Template
 from uvsdk_device import sample_conditions
@@ -159,14 +161,19 @@ EVALUATION_TASK = EvaluationTask(
     cohort=np.array([[0.6, 0.8, 0.0]], np.float32),
     released_cohort=np.array([[0.0, 0.6, 0.8]], np.float32),
 )
+_OWN = np.array([[0.6, 0.8, 0.0], [0.8, 0.6, 0.0]], np.float32)
 EVALUATION_REPORT = EvaluationReport(
     evaluation_id=3,
-    candidate=report_on(
-        np.array([[0.6, 0.8, 0.0], [0.8, 0.6, 0.0]], np.float32),
-        model_version="ab" * 32,
-        impostors="moments",
-        evaluates=True,
-        strangers=np.empty((0, 3), np.float32),
+    candidate=replace(
+        report_on(
+            _OWN,
+            model_version="ab" * 32,
+            impostors="moments",
+            evaluates=True,
+            strangers=np.empty((0, 3), np.float32),
+        ),
+        genuine=grid.shares(leave_one_out(_OWN))[None].astype(np.int32),
+        people=grid.table(leave_one_out(_OWN)).astype(np.int32),
     ),
     released=(),
     samples=2,

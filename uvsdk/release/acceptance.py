@@ -13,7 +13,7 @@ from uvsdk.errors import ThresholdError, UvsdkError
 from uvsdk.scoring import Calibration, Threshold
 from uvsdk.scoring.conditions import UNKNOWN
 from uvsdk.scoring.domain import Domain
-from uvsdk.scoring.personal import leave_one_out, own_ratios
+from uvsdk.scoring.personal import genuine_scores, own_ratios
 from uvsdk.scoring.plausibility import check
 
 LEAST_SHARE: Final = 0.5
@@ -143,7 +143,7 @@ def _threshold(calibration: Calibration, fmr: float | None) -> Threshold:
 def _own(rows: Float32, calibration: Calibration, threshold: Threshold) -> Float64:
     if threshold.scale == "llr":
         return own_ratios(calibration, rows, template=None, conditions=())
-    return leave_one_out(rows)
+    return genuine_scores(rows)
 
 
 def _against(template: Float64, others: Float32, calibration: Calibration, threshold: Threshold) -> Float64:

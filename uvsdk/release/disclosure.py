@@ -74,8 +74,9 @@ def table() -> str:
     return "\n\n".join(
         [
             "A report is of two models, the candidate and the released one. Of each, a device whose person only "
-            "evaluates sends a histogram of genuine scores (every sample against the mean of the others), the same by "
-            "condition of the recording or picture, and the share of them below each score. Every device says how many "
+            "evaluates sends a histogram of genuine scores (every sample against the mean of the others, raised to "
+            "what a fresh one would have against the mean of all), the same by condition of the recording or picture, "
+            "and the share of them below each score. Every device says how many "
             "samples it has, and whether it would switch to the candidate. Beside that, of each model:",
             markdown(("evaluation", "who only evaluates sends", "who trains sends", "receives"), sent),
             markdown(("evaluation", "the server learns", "others learn"), learned),

@@ -1,7 +1,8 @@
 """What a device is asked when a model is evaluated, and what it says: nothing that is not summed over people.
 
 The device embeds the features it has stored of its own enrolment under the candidate and under the released model. Each
-sample is scored against the template of its others.
+sample is scored against the template of its others, and the score raised to what a fresh probe would have against the
+template of all (:func:`uvsdk.scoring.personal.genuine_scores`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from uvsdk.arrays import Float32, Float64, Int32
 from uvsdk.errors import BundleError, WireError
 from uvsdk.release import grid
 from uvsdk.scoring.moments import Moments
-from uvsdk.scoring.personal import leave_one_out
+from uvsdk.scoring.personal import genuine_scores
 
 Impostors: TypeAlias = Literal["moments", "cohort"]
 """Where impostors come from: sums of moments, or a cohort that the operator provides."""
@@ -141,7 +142,7 @@ def report_on(
         raise BundleError(
             f"the model {model_version[:12]} gives embeddings that are not finite, so there is nothing to report of it"
         )
-    scores = leave_one_out(rows) if evaluates and len(rows) > 1 else np.empty(0)
+    scores = genuine_scores(rows) if evaluates else np.empty(0)
     genuine = np.zeros((cells + 1, grid.BINS), np.int32)
     genuine[0] = grid.shares(scores)
     for cell in range(cells if len(scores) and cells_of else 0):

@@ -44,7 +44,7 @@ def personal_threshold(
         calibration: of the model that made ``embeddings``.
         embeddings: float32 (n, d), unit rows.
         template: float32 (d,), unit, where it is not made of ``embeddings``, e.g. a codeword; ``None`` scores each
-            sample against the template of the others.
+            sample against the template of the others, as :func:`genuine_scores` does.
         conditions: of each sample, where they are known; only likelihood ratios look at them.
         fresh: bool (n,), whether the model was made without that sample; ``None`` for all of them.
 
@@ -60,7 +60,7 @@ def personal_threshold(
         ratios = own_ratios(calibration, embeddings, template=template, conditions=conditions)
         score = genuine_threshold(ratios[counted], bounds=(-math.inf, highest))
     else:
-        scores = leave_one_out(embeddings) if template is None else embeddings.astype(np.float64) @ template
+        scores = genuine_scores(embeddings) if template is None else embeddings.astype(np.float64) @ template
         score = genuine_threshold(scores[counted])
     if score <= threshold.score:
         return threshold
@@ -94,6 +94,29 @@ def leave_one_out(embeddings: Float32) -> Float64:
     """Each embedding's score against the template of the others: float32 (n, d) -> float64 (n,)."""
     # Others that cancel out have no direction; no probe resembles nothing, so the score is 0.
     return np.asarray(np.clip((embeddings.astype(np.float64) * _others(embeddings)).sum(axis=1), -1.0, 1.0), np.float64)
+
+
+def genuine_scores(embeddings: Float32) -> Float64:
+    """What each sample's score would be, were it a fresh probe: float32 (n, d), unit rows -> float64 (n,).
+
+    A probe meets the template of all n samples, which is nearer to its person than one of n - 1. With unit samples
+    x_i = s + e_i, e_i independent and 0 on average, the mean cosine of two of them is a = |s|^2, and the square of the
+    length of a mean of k of them a + (1 - a) / k; so a fresh one scores a / sqrt(a + (1 - a) / k) against that, and
+    each leave-one-out score is raised by the ratio of the two lengths. Where samples are unlike each other, a counts as
+    0 at least, so the factor is sqrt(2) at most.
+
+    >>> pair = np.array([[1.0, 0.0], [0.6, 0.8]], np.float32)  # a = 0.6: times sqrt(1 / (0.6 + 0.4 / 2))
+    >>> genuine_scores(pair).round(4).tolist()
+    [0.6708, 0.6708]
+    """
+    count = len(embeddings)
+    if count < 2:
+        return np.empty(0, np.float64)
+    rows = embeddings.astype(np.float64)
+    alike = (float((rows.sum(axis=0) ** 2).sum()) - float((rows**2).sum())) / (count * (count - 1))
+    alike = min(max(alike, 0.0), 1.0)
+    factor = math.sqrt((alike + (1.0 - alike) / (count - 1)) / (alike + (1.0 - alike) / count))
+    return np.asarray(np.clip(leave_one_out(embeddings) * factor, -1.0, 1.0), np.float64)
 
 
 def genuine_threshold(

@@ -15,7 +15,8 @@ def main() -> None:
     """Put the tables between their markers."""
     path = HERE / "README.md"
     text = path.read_text(encoding="utf-8")
-    for name, lines in (("domains", _domains()), ("trained", _trained()), ("devices", _devices())):
+    made = {"domains": _domains(), "trained": _trained(), "devices": _devices(), "genuine": _genuine()}
+    for name, lines in made.items():
         start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         before, _, rest = text.partition(start)
         text = before + "\n".join([start, "", *lines, "", end]) + rest.partition(end)[2]
@@ -99,6 +100,15 @@ def _devices() -> Iterable[str]:
             f"{told} | {spread} | {ranged('card_fmr')} | {value['card_bare']} | {ranged('fnmr')} | "
             f"{ranged('card_fnmr')} | {row['genuine_trials']} |"
         )
+
+
+def _genuine() -> Iterable[str]:
+    yield "| domain | people | samples | fresh probes | left one out | raised | accepted and kept |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in _rows("genuine.csv"):
+        fresh, left_out, corrected, kept = (_short(row[name]) for name in ("fresh", "left_out", "corrected", "kept"))
+        who = f"{row['domain']} | {row['people']} | {row['samples']}"
+        yield f"| {who} | **{fresh}** | {left_out} | {corrected} | {kept} |"
 
 
 def _rows(name: str) -> list[dict[str, str]]:
