@@ -16,8 +16,10 @@ from uvsdk.release import grid
 from uvsdk.release.measurement import calibrate
 from uvsdk.release.report import EvaluationReport, EvaluationTask, ModelReport, check, report_on
 from uvsdk.release.sums import GroupSums, ModelSums
+from uvsdk.scoring import sketch
 from uvsdk.scoring.moments import ImpostorPairs, Moments, ScoreLaw, jackknife, total, unit
 from uvsdk.scoring.personal import genuine_scores, leave_one_out
+from uvsdk.scoring.skewness import ThirdMoments
 from uvsdk.scoring.tail import Tail
 
 _NOBODY = np.zeros((0, 6), np.float32)
@@ -330,6 +332,116 @@ def _report(rows: Float32, *, evaluates: bool = True, dimension: int = 6) -> Mod
 def _checked(report: ModelReport, *, evaluates: bool = True) -> None:
     task = EvaluationTask(1, "m", "m", "moments", evaluates, _NOBODY, _NOBODY)
     check(EvaluationReport(1, report, (), 4), task, dimension=6, cells=0)
+
+
+@given(st.integers(0, 10_000), st.integers(2, 5), st.integers(2, 9))
+@settings(max_examples=25, deadline=None)
+def test_a_sketch_of_third_moments_is_linear_and_moves_with_the_centre(seed: int, samples: int, dimension: int) -> None:
+    """About a centre c: less c (x) W in every order of its factors, W the unbiased covariance, to rounding."""
+    rng = np.random.default_rng(seed)
+    rows, centre = rng.normal(size=(samples, dimension)), rng.normal(size=dimension)
+    apart = (sketch.spectra(centre) * sketch.pair_spectra(Moments.of(rows).within)).sum(axis=0)
+    moved = np.fft.irfft(np.fft.rfft(sketch.excess(rows)) - apart, sketch.size(dimension))
+    assert sketch.excess(rows - centre) == pytest.approx(moved, abs=1e-9)
+
+
+def test_a_sketch_keeps_scalar_products() -> None:
+    """Of samples a u and b u along a unit u: <excess, u u u> = 2 ((a^3 + b^3) / 2 - ((a + b) / 2)^3)."""
+    axis = unit(np.arange(1.0, 97.0))
+    rows = np.outer([0.9, 0.1], axis)
+    found = sketch.inner(np.fft.rfft(sketch.excess(rows)), np.prod(sketch.spectra(axis), axis=0))
+    assert found == pytest.approx(2 * ((0.9**3 + 0.1**3) / 2 - 0.5**3), rel=0.15)  # twice sqrt(27 / 4,608 bins)
+    assert not sketch.excess(rows[:1]).any()
+
+
+def _with_poor_samples(rng: np.random.Generator, count: int) -> list[Float64]:
+    """People of whom some have samples that lie low along what all share, the lower the more they scatter."""
+    people = []
+    for _ in range(count):
+        poor = rng.exponential() * 0.15
+        along = 0.8 - np.abs(rng.normal(size=5)) * poor
+        people.append(np.outer(along, np.eye(24)[0]) + 0.1 * rng.normal(size=(5, 24)))
+    return people
+
+
+def _third(people: list[Float64], groups: int) -> ThirdMoments:
+    parts = [people[group::groups] for group in range(groups)]
+    return ThirdMoments.of(
+        [total(Moments.of(rows) for rows in part) for part in parts],
+        [np.sum([sketch.excess(rows) for rows in part], axis=0) for part in parts],
+        [total(Moments.of(rows.mean(axis=0)[None]) for rows in part) for part in parts],
+    )
+
+
+def test_the_third_cumulant_is_that_of_the_samples_less_that_of_their_means() -> None:
+    """Against x . mu of everybody, computed one by one."""
+    people = _with_poor_samples(np.random.default_rng(5), 400)
+    rows = np.stack(people)
+    mu = rows.mean(axis=(0, 1))
+    along = rows @ mu - float(mu @ mu)
+    exact = float(((along**3).mean(axis=1) - along.mean(axis=1) ** 3).mean() / (1 - 1 / 5))
+    third = _third(people, 10)
+    assert exact < 0.0
+    assert third.cumulant() == pytest.approx(exact, rel=0.1)
+    # Without one group of ten: of the other nine, so nearly the same.
+    assert third.cumulant(3) == pytest.approx(exact, rel=0.2)
+
+
+def test_where_nothing_is_skewed_the_third_cumulant_is_noise_around_0() -> None:
+    rng = np.random.default_rng(6)
+    found = []
+    for _ in range(30):
+        people = [np.eye(24)[0] * 0.8 + 0.1 * (rng.normal(size=24) + rng.normal(size=(5, 24))) for _ in range(20)]
+        found.append(_third(people, 10).cumulant())
+    assert abs(np.mean(found)) < 3 * np.std(found) / np.sqrt(len(found))
+
+
+def test_a_skewed_law_is_pearsons() -> None:
+    """Frequency factors of Pearson III as hydrologists tabulate them (Bulletin 17B of the US Geological Survey)."""
+    for skewness, fmr, factor in ((-0.2, 0.01, 2.178), (-0.2, 0.001, 2.808), (0.4, 0.01, 2.615)):
+        assert ScoreLaw(0.0, 1.0, skewness).score_at(fmr) == pytest.approx(factor, abs=3e-3)
+
+
+@given(st.floats(-0.5, 0.5), st.floats(1e-6, 0.5))
+@settings(max_examples=80, deadline=None)
+def test_a_law_gives_back_the_rate_of_its_own_score(skewness: float, fmr: float) -> None:
+    law = ScoreLaw(0.3, 0.1, skewness)
+    assert law.fmr_at(law.score_at(fmr)) == pytest.approx(fmr, rel=1e-6)
+
+
+def test_a_skewness_is_told_from_twenty_people_on_and_older_reports_still_count() -> None:
+    people = [unit(rows).astype(np.float32) for rows in _with_poor_samples(np.random.default_rng(7), 60)]
+    reports = [_report(rows, dimension=24) for rows in people]
+    older = [
+        replace(report, moments=tuple(replace(item, third=np.zeros(0, np.int32)) for item in report.moments))
+        for report in reports
+    ]
+
+    def tail(of: list[ModelReport]) -> Tail:
+        found = calibrate(ModelSums.of(enumerate(of), model_version="m", impostors="moments"), source="s", now=1.0)
+        assert found.tail is not None
+        return found.tail
+
+    told = tail(reports)
+    assert told.skewness < -0.02
+    assert told.replicates.shape == (10, 3)
+    assert told.threshold(0.001) < tail(older).threshold(0.001)
+    for normal in (tail(older), tail(reports[:19]), tail([*older[:1], *reports[1:]])):
+        assert (normal.skewness, normal.replicates.shape[1]) == (0.0, 2)
+
+
+def test_third_moments_that_are_of_no_person_are_refused() -> None:
+    rows = _people(np.random.default_rng(9), 1)[0].astype(np.float32)
+    report, size = _report(rows), sketch.size(6)
+    (sums,) = report.moments
+    for third in (np.zeros(size + 1, np.int32), np.full(size, 8 * grid.UNIT, np.int32)):
+        with pytest.raises(WireError, match="third moments"):
+            _checked(replace(report, moments=(replace(sums, third=third),)))
+    trains = _report(rows, evaluates=False)
+    _checked(trains, evaluates=False)
+    (silent,) = trains.moments
+    with pytest.raises(WireError, match="third moments"):
+        _checked(replace(trains, moments=(replace(silent, third=np.ones(size, np.int32)),)), evaluates=False)
 
 
 @pytest.mark.parametrize("samples", [2, 3, 5])

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,6 +161,15 @@ EVALUATION_TASK = EvaluationTask(
     cohort=np.array([[0.6, 0.8, 0.0]], np.float32),
     released_cohort=np.array([[0.0, 0.6, 0.8]], np.float32),
 )
+
+
+def with_third(report: EvaluationReport, third: Sequence[int]) -> EvaluationReport:
+    """A report with these third moments; without any it is one of an older version."""
+    (moments,) = report.candidate.moments
+    moments = replace(moments, third=np.array(third, np.int32))
+    return replace(report, candidate=replace(report.candidate, moments=(moments,)))
+
+
 _OWN = np.array([[0.6, 0.8, 0.0], [0.8, 0.6, 0.0]], np.float32)
 EVALUATION_REPORT = EvaluationReport(
     evaluation_id=3,
@@ -179,6 +188,7 @@ EVALUATION_REPORT = EvaluationReport(
     samples=2,
     accepts=1,
 )
+EVALUATION_REPORT_OLDER = with_third(EVALUATION_REPORT, ())
 BUNDLE_STATEMENT = BundleStatement("a clinic", bundle="12" * 32, model_version="ab" * 32, calibration="cd" * 32)
 MESSAGES: tuple[Any, ...] = (
     ADMISSION,
@@ -186,7 +196,7 @@ MESSAGES: tuple[Any, ...] = (
     ROUND_HEADER,
     EVALUATION_HEADER,
     EVALUATION_TASK,
-    EVALUATION_REPORT,
+    EVALUATION_REPORT_OLDER,
     BUNDLE_STATEMENT,
     messages.TemplateUpload("0f" * 32, "ab" * 32, template=TEMPLATES["template_v3.bin"].to_plain_bytes()),
     messages.Numbered(1700000000000, body=pack(ADMISSION)),
@@ -355,6 +365,11 @@ SUMMED = Calibration(
     measured_unix_s=1700000000.0,
     tail=Tail(0.0625, 0.125, 10, 30, 0.01, np.array([[0.0625, 0.125], [0.03125, 0.25]])),
 )
+# The same where single samples are poor.
+SKEWED = replace(
+    SUMMED,
+    tail=Tail(0.0625, 0.125, 20, 30, 0.001, np.array([[0.0625, 0.125, -0.25], [0.03125, 0.25, -0.125]]), -0.1875),
+)
 RECOLLECTION = Recollection(
     bytes(range(32, 64)),
     voices=(VoicePrint(np.array([[1.0, -1.0] * 16, [0.0] * 32], np.float32)),),
@@ -385,6 +400,8 @@ def plain() -> Iterator[tuple[str, type, bytes]]:
     """(file, class of the record, bytes) of all that is written the same each time."""
     for message in MESSAGES:
         yield f"messages/{name_of(type(message))}", type(message), pack(message)
+    third = with_third(EVALUATION_REPORT, [7, 0, -7, 1])
+    yield "messages/EvaluationReport_third.bin", EvaluationReport, pack(third)
     for kept in RECORDS:
         yield f"records/{name_of(type(kept))}", type(kept), pack(kept)
     yield "records/Challenge.bin", _class("uvsdk.presentation.challenge", "_Record"), CHALLENGE.to_bytes()
@@ -392,6 +409,7 @@ def plain() -> Iterator[tuple[str, type, bytes]]:
     named = _class("uvsdk.scoring.record", "_Body2")
     yield "records/Calibration2.bin", named, record.to_bytes(ACCOUNTED)
     yield "records/Calibration2_of_sums.bin", named, record.to_bytes(SUMMED)
+    yield "records/Calibration2_of_skewed_sums.bin", named, record.to_bytes(SKEWED)
 
 
 def sealed() -> Iterator[tuple[str, type, bytes]]:

@@ -83,6 +83,10 @@ def test_what_is_read_as_an_object_of_its_own() -> None:
     assert summed.tail is not None
     assert (summed.tail.people, summed.tail.templates, summed.tail.lowest_fmr) == (10, 30, 0.01)
     assert summed.account.startswith("sums over 10 people who do not train and 30 templates")
+    skewed = record.from_bytes(read("records/Calibration2_of_skewed_sums.bin"), ()).tail
+    assert skewed is not None
+    assert (skewed.skewness, skewed.replicates.shape) == (-0.1875, (2, 3))
+    assert summed.tail.skewness == 0.0
     seen = Recollection.from_bytes(read("records/Recollection.bin"), made.TEMPLATE_KEY)
     assert (seen.key, seen.capacity) == (made.RECOLLECTION.key, made.RECOLLECTION.capacity)
     assert [item.bits.tolist() for item in seen.voices] == [item.bits.tolist() for item in made.RECOLLECTION.voices]

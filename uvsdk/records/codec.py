@@ -9,6 +9,8 @@ bytes in field order. The header names the dataclass and gives, per field, one o
 - ``{"kind": ..., "fields": {...}}``: a record, as the header itself is one; its arrays stand in its place;
 - ``{"records": [...]}``: a tuple of such.
 
+A field that was added to a record later may be absent, and is where it says nothing (:mod:`uvsdk.records.later`).
+
 Array bytes are little endian and C-ordered. A reader knows which class it expects; nothing in the bytes chooses what
 is built.
 """
@@ -29,6 +31,7 @@ import numpy as np
 
 from uvsdk.arrays import Array
 from uvsdk.errors import WireError
+from uvsdk.records.later import is_later
 from uvsdk.records.strict_json import distinct, refuse_constant
 
 Scalar = str | int | float | bool | None
@@ -107,10 +110,17 @@ def unpack(kind: type[Message], data: bytes | memoryview) -> Message:
 def _describe_record(record: _Dataclass, kind: type | None, buffers: list[bytes]) -> dict[str, Any]:
     if type(record) is not kind:
         raise WireError(f"a {type(record).__name__} stands in a field that is declared as something else")
+    values = {name: getattr(record, name) for name in _declared(type(record))}
     fields = {
-        name: _describe(getattr(record, name), declared, buffers) for name, declared in _declared(type(record)).items()
+        name: _describe(values[name], declared, buffers)
+        for name, declared in _declared(type(record)).items()
+        if not (declared.later and _is_empty(values[name]))
     }
     return {"kind": type(record).__name__, "fields": fields}
+
+
+def _is_empty(value: Any) -> bool:
+    return value.size == 0 if isinstance(value, np.ndarray) else not value
 
 
 def _describe(value: Any, declared: _Declared, buffers: list[bytes]) -> dict[str, Any]:
@@ -173,6 +183,7 @@ class _Declared:
         listed: classes of the items of a tuple.
         record: of the one record, ``None`` where none is declared.
         records: of a tuple of records, likewise.
+        later: whether bytes may lack it (:func:`uvsdk.records.later.later`).
     """
 
     text: str
@@ -182,6 +193,7 @@ class _Declared:
     listed: frozenset[type]
     record: type | None
     records: type | None
+    later: bool = False
 
 
 def _restore_record(entry: dict[str, Any], reader: _Reader, kind: type[Message]) -> Message:
@@ -192,7 +204,7 @@ def _restore_record(entry: dict[str, Any], reader: _Reader, kind: type[Message])
         raise WireError(f"expected a {kind.__name__}, got a {name}")
     declared = _declared(kind)
     values = {key: _restore(fields[key], reader, declared[key]) for key in fields}
-    if set(values) != set(declared):
+    if {name for name in declared if not (declared[name].later or name in values)} or not set(values) <= set(declared):
         raise WireError(f"a {kind.__name__} has the fields {sorted(declared)}, got {sorted(values)}")
     return kind(**values)
 
@@ -242,7 +254,10 @@ def _declared(kind: type) -> dict[str, _Declared]:
         WireError: a field is declared as something that this module does not read.
     """
     hints = typing.get_type_hints(kind)
-    return {field.name: _field(kind.__name__, field.name, hints[field.name]) for field in dataclasses.fields(kind)}
+    return {
+        field.name: dataclasses.replace(_field(kind.__name__, field.name, hints[field.name]), later=is_later(field))
+        for field in dataclasses.fields(kind)
+    }
 
 
 def _field(kind: str, name: str, hint: Any) -> _Declared:

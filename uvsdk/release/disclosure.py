@@ -30,14 +30,16 @@ class Disclosure:
 
 KINDS: Final = {
     "moments": Disclosure(
-        evaluates="the mean of the enrolment embeddings and the template, each with its outer product, and the "
-        "covariance of the embeddings around their mean",
+        evaluates="the mean of the enrolment embeddings and the template, each with its outer product, the covariance "
+        "of the embeddings around their mean, and a sketch of their third moments",
         trains="the template and its outer product",
         receives="-",
         server_learns="as long as reports are not summed under a mask, a template of every person under a hashed id, "
         "under both models, and of those who only evaluate how their samples spread and score against each other; no "
-        "recording, no photo, no single embedding of a person with several samples",
-        others_learn="the released calibration: of how many people, mean and spread of strangers' scores; from 50 "
+        "recording and no photo, but from mean, covariance and third moments of somebody's few samples the embeddings "
+        "of these can be worked out",
+        others_learn="the released calibration: of how many people, mean, spread and skewness of strangers' scores, "
+        "and the same without one tenth of the people each; from 50 "
         "people who only evaluate on also the mean of their embeddings and one leading direction for every 50 of them. "
         "Whoever has a recording of somebody guesses from these whether they are among them: of 50 with an area under "
         "the curve of 0.64 (0.5 is a guess), of 100 with 0.61",

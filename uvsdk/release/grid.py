@@ -80,7 +80,7 @@ def law(counts: Int64) -> ScoreLaw:
     """Mean and deviation of what a histogram counts, of which there is something.
 
     >>> law(histogram(np.array([0.401, 0.601])))
-    ScoreLaw(mean=0.501, deviation=0.1)
+    ScoreLaw(mean=0.501, deviation=0.1, skewness=0.0)
     """
     centres = (np.arange(BINS) + 0.5) * (2.0 / BINS) - 1.0
     mean = float(np.average(centres, weights=counts))

@@ -15,8 +15,9 @@ from uvsdk.release import grid
 from uvsdk.release.sums import GroupSums, ModelSums
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.domain import Domain
-from uvsdk.scoring.moments import ImpostorPairs, ScoreLaw
-from uvsdk.scoring.tail import Tail
+from uvsdk.scoring.moments import ImpostorPairs, ScoreLaw, jackknife
+from uvsdk.scoring.skewness import ThirdMoments
+from uvsdk.scoring.tail import MOST_SKEWED, Tail
 
 SUPPORTED: Final = ((8, 1e-2), (20, 1e-3), (50, 1e-4))
 """People who only evaluate -> lowest false match rate that their moments support."""
@@ -30,6 +31,9 @@ give away who they are (tests/benchmarks/evaluation/membership.py)."""
 
 PEOPLE_A_DIRECTION: Final = 50
 """So many people stand behind each principal direction that is told, at least."""
+
+LEAST_SKEWED: Final = 20
+"""People with two samples or more who only evaluate, from whom on a skewness of impostors' scores is told."""
 
 AROUND: Final = tuple(10.0**-exponent for exponent in range(1, 7))
 """False match rates at whose thresholds (:func:`bounded_score`) two models are compared beside the one asked for."""
@@ -108,9 +112,9 @@ def calibrate(sums: ModelSums, *, source: str, now: float) -> Calibration:
         return _of_trials(sums, whole, source=source, now=now)
     lowest = supported_fmr(whole.people)
     law, without = _laws(sums)
-    rows = [(left.mean, left.deviation) for left in without.values()]
-    replicates = np.array(rows, np.float64).reshape(len(rows), 2)
-    tail = Tail(law.mean, law.deviation, whole.people, whole.templates, lowest, replicates)
+    rows = [(left.mean, left.deviation, left.skewness) for left in without.values()]
+    replicates = np.array(rows, np.float64).reshape(len(rows), 3)[:, : 3 if law.skewness else 2]
+    tail = Tail(law.mean, law.deviation, whole.people, whole.templates, lowest, replicates, law.skewness)
     return Calibration(
         tail.values(),
         sums.model_version,
@@ -206,10 +210,30 @@ def _domain(whole: GroupSums) -> Domain | None:
 
 
 def _laws(sums: ModelSums) -> tuple[ScoreLaw, dict[int, ScoreLaw]]:
-    """The law of impostors' scores, and by place of a group that of all others."""
-    groups = sums.groups
-    pairs = ImpostorPairs.of([group.strangers for group in groups], [group.enrolled for group in groups])
-    return pairs.law(), pairs.laws_without()
+    """The law of impostors' scores, and by place of a group that of all others.
+
+    The skewness is drawn towards that of a normal law as far as the jackknife does not tell it from one.
+    """
+    strangers, enrolled = [group.strangers for group in sums.groups], [group.enrolled for group in sums.groups]
+    pairs = ImpostorPairs.of(strangers, enrolled)
+    law, without = pairs.law(), pairs.laws_without()
+    counts = [(group.within_people, group.sketched) for group in sums.groups]
+    told = sum(sketched for _, sketched in counts)
+    if told < LEAST_SKEWED or any(people != sketched for people, sketched in counts):
+        return law, without
+    # A group of people who all train has empty sketches, or none where older devices sent them.
+    length = max(len(group.third) for group in sums.groups)
+    thirds = [grid.restored(group.third) if group.third.size else np.zeros(length) for group in sums.groups]
+    moments = ThirdMoments.of(strangers, thirds, enrolled)
+    found = moments.cumulant() / law.deviation**3
+    left = {place: moments.cumulant(place) / other.deviation**3 for place, other in without.items()}
+    error = jackknife(list(left.values()))
+    share = found**2 / (found**2 + error**2) if found else 0.0
+
+    def skewed(of: ScoreLaw, skewness: float) -> ScoreLaw:
+        return replace(of, skewness=min(max(share * skewness, -MOST_SKEWED), MOST_SKEWED))
+
+    return skewed(law, found), {place: skewed(other, left[place]) for place, other in without.items()}
 
 
 def _of_trials(sums: ModelSums, whole: GroupSums, *, source: str, now: float) -> Calibration:

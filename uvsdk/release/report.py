@@ -15,7 +15,9 @@ import numpy as np
 
 from uvsdk.arrays import Float32, Float64, Int32
 from uvsdk.errors import BundleError, WireError
+from uvsdk.records.later import later
 from uvsdk.release import grid
+from uvsdk.scoring import sketch
 from uvsdk.scoring.moments import Moments
 from uvsdk.scoring.personal import genuine_scores
 
@@ -62,6 +64,8 @@ class MomentSums:
         people: 1 where ``mean`` and ``outer`` are this person's.
         within_people: 1 where ``within`` is.
         inverse_samples: int, 1 / k in multiples of 1 / UNIT, where ``people`` is 1.
+        third: int32 (m,), what this person's single samples add to third moments, as a sketch
+            (:func:`uvsdk.scoring.sketch.excess`); zeros from a device that trains, and none from an older version.
     """
 
     mean: Int32
@@ -72,6 +76,7 @@ class MomentSums:
     people: int
     within_people: int
     inverse_samples: int
+    third: Int32 = later(lambda: np.zeros(0, np.int32))  # noqa: RUF009 - gives a dataclass field
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +174,7 @@ def moment_sums(rows: Float32, template: Float64, *, evaluates: bool) -> MomentS
         people=own.people,
         within_people=own.within_people,
         inverse_samples=int(grid.quantised(np.array([own.inverse_samples]))[0]),
+        third=_int32(sketch.excess(rows) if evaluates else np.zeros(sketch.size(rows.shape[1]))),
     )
 
 
@@ -226,6 +232,15 @@ def _check_moments(sums: MomentSums, task: EvaluationTask, dimension: int) -> No
     beyond = np.abs(within) > np.outer(deviations, deviations) + 1.0 / grid.UNIT  # Cauchy-Schwarz
     if beyond.any() or float(within.trace()) > 2.02:
         raise WireError("the covariance in the report is not of unit embeddings")
+    if sums.third.shape not in ((0,), (sketch.size(dimension),)):
+        raise WireError("the third moments of the report are of another dimension")
+    if float(np.linalg.norm(sums.third.astype(np.float64))) > (MOST_EXCESS * grid.UNIT if sums.within_people else 0.0):
+        raise WireError("the third moments of the report are not of unit embeddings")
+
+
+MOST_EXCESS: Final = 8.0
+"""Longest sketch of a person's third moments: these are at most 4 long, of two samples; hashing changes that somewhat.
+"""
 
 
 def _template(rows: Float32) -> Float64:

@@ -18,8 +18,8 @@ from uvsdk.scoring.moments import Moments
 class GroupSums:
     """Sums over the devices of one group; ``a + b`` is of both. Fields as in :class:`uvsdk.release.report.ModelReport`.
 
-    ``templates`` counts the templates in ``template``, ``told`` the people behind ``genuine``. The arrays of moments
-    are empty where nobody sent any.
+    ``templates`` counts the templates in ``template``, ``told`` the people behind ``genuine``, ``sketched`` those with
+    two samples or more behind ``third``. The arrays of moments are empty where nobody sent any.
     """
 
     devices: int
@@ -37,6 +37,8 @@ class GroupSums:
     within: Int64
     template: Int64
     template_outer: Int64
+    third: Int64
+    sketched: int
 
     def __add__(self, other: GroupSums) -> GroupSums:
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in self.__slots__}
@@ -64,6 +66,8 @@ class GroupSums:
             within=empty if sums is None else sums.within.astype(np.int64),
             template=empty if sums is None else sums.template.astype(np.int64),
             template_outer=empty if sums is None else sums.template_outer.astype(np.int64),
+            third=empty if sums is None else sums.third.astype(np.int64),
+            sketched=sums.within_people if sums is not None and sums.third.size else 0,
         )
 
     @property

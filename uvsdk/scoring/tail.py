@@ -10,6 +10,7 @@ import numpy as np
 
 from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import ThresholdError
+from uvsdk.records.later import later
 from uvsdk.scoring.moments import ScoreLaw, jackknife
 
 SHAPE_ERROR: Final = 0.06
@@ -17,12 +18,15 @@ SHAPE_ERROR: Final = 0.06
 Seven domains let 0.9 to 1.4 % in at 1 % and 0.02 to 0.19 % at 0.1 % where mean and deviation were those of everybody
 (examples/reproduce/selfcalibration)."""
 
+MOST_SKEWED: Final = 0.5
+"""Either way. A stronger skewness is not believed of people who are few enough to be summed one by one."""
+
 _LOWEST_QUANTILE, _VALUES = 1e-6, 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A normal law of impostors' scores, estimated from sums over people.
+    """A law of impostors' scores, estimated from sums over people: normal, or skewed.
 
     Args:
         mean: of the scores.
@@ -30,7 +34,9 @@ class Tail:
         people: strangers whose moments were summed.
         templates: enrolled people whose templates were.
         lowest_fmr: the lowest false match rate for which the law has been shown to hold with so many people.
-        replicates: float64 (g, 2): mean and deviation with one group of devices left out.
+        replicates: float64 (g, 2): mean and deviation with one group of devices left out; (g, 3) with the skewness
+            beside them.
+        skewness: of the law (:mod:`uvsdk.scoring.skewness`); 0 is a normal one.
     """
 
     mean: float
@@ -39,19 +45,25 @@ class Tail:
     templates: int
     lowest_fmr: float
     replicates: Float64
+    skewness: float = later(float)
 
     def __post_init__(self) -> None:
         if not (self.deviation > 0.0 and math.isfinite(self.mean) and math.isfinite(self.deviation)):
             raise ThresholdError("a law of impostors' scores has a finite mean and a positive deviation")
         if not 0.0 < self.lowest_fmr < 1.0 or min(self.people, self.templates) < 0:
             raise ThresholdError("a law of impostors' scores names the people behind it and the rate it supports")
-        if self.replicates.ndim != 2 or self.replicates.shape[1] != 2 or not np.isfinite(self.replicates).all():
-            raise ThresholdError("replicates are rows of a mean and a deviation")
+        if self.replicates.ndim != 2 or self.replicates.shape[1] not in (2, 3):
+            raise ThresholdError("replicates are rows of a mean and a deviation, and of a skewness where there is one")
+        if not np.isfinite(self.replicates).all():
+            raise ThresholdError("replicates are finite")
+        skewed = [self.skewness, *self.replicates[:, 2:].ravel().tolist()]
+        if not all(abs(value) <= MOST_SKEWED for value in skewed):
+            raise ThresholdError(f"a law of impostors' scores has a skewness of {MOST_SKEWED} at most, either way")
 
     @property
     def law(self) -> ScoreLaw:
         """The estimate."""
-        return ScoreLaw(self.mean, self.deviation)
+        return ScoreLaw(self.mean, self.deviation, self.skewness)
 
     def threshold(self, fmr: float) -> float:
         """The score that a share ``fmr`` of impostors reaches on average over what is not known of the law.
@@ -77,8 +89,8 @@ class Tail:
         :data:`SHAPE_ERROR`, which more people do not make smaller."""
         if len(self.replicates) < 2:
             return 0.0, 1.0
-        place = (score - self.mean) / self.deviation
-        drawn = jackknife([(score - mean) / deviation for mean, deviation in self.replicates.tolist()])
+        place = self.law.place(score)
+        drawn = jackknife([ScoreLaw(*row).place(score) for row in self.replicates.tolist()])
         error = math.hypot(drawn, SHAPE_ERROR * place)
         law = ScoreLaw(0.0, 1.0)
         return law.fmr_at(place + 1.96 * error), law.fmr_at(place - 1.96 * error)
