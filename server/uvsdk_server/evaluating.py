@@ -33,7 +33,7 @@ from uvsdk.release.conclusion import Conclusion, Finding, conclude
 from uvsdk.release.gate import Verdict
 from uvsdk.release.measurement import SUPPORTED
 from uvsdk.release.record import Release
-from uvsdk.release.report import EvaluationReport, ModelReport
+from uvsdk.release.report import SUMMED, EvaluationReport, ModelReport
 from uvsdk.release.sums import ModelSums
 from uvsdk.rest.problems import Problem
 from uvsdk.scoring.cells import names
@@ -471,7 +471,7 @@ def _models_of(report: EvaluationReport) -> tuple[ModelReport, ...]:
 def _suffices(row: EvaluationRow, devices: Sequence[Respondent], arrived: Sequence[ReportRow]) -> bool:
     """Whether an evaluation need not wait for those of whom nothing is to be expected soon."""
     evaluators = len({item.user for item in arrived if item.evaluates})
-    least = SUPPORTED[0][0] if row.impostors == "moments" else 0
+    least = SUPPORTED[0][0] if row.impostors in SUMMED else 0
     return evaluators >= least and 2 * len(arrived) >= len(devices)
 
 
@@ -479,7 +479,7 @@ def _too_few_answered(
     row: EvaluationRow, reports: Sequence[ReportRow], devices: Sequence[Respondent]
 ) -> tuple[str, ...]:
     """Why nothing could be measured, where that is so because people were away."""
-    least = SUPPORTED[0][0] if row.impostors == "moments" else 0
+    least = SUPPORTED[0][0] if row.impostors in SUMMED else 0
     answered = len({item.user for item in reports if item.evaluates})
     asked = len({item.user for item in devices if item.evaluates})
     if answered >= least:
@@ -488,7 +488,11 @@ def _too_few_answered(
 
 
 def _source(row: EvaluationRow, people: int) -> str:
-    kinds = {"moments": "sums of moments", "cohort": "scores against the operator's cohort"}
+    kinds = {
+        "moments": "sums of moments",
+        "third_moments": "sums of three moments",
+        "cohort": "scores against the operator's cohort",
+    }
     return f"{kinds[row.impostors]} of {people} people of this deployment, evaluation {row.evaluation_id}"
 
 

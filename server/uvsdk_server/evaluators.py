@@ -11,6 +11,7 @@ from uvsdk.federation.messages import TrainingConfig
 from uvsdk.federation.roles import LEAST_TRAINERS
 from uvsdk.federation.round import Method
 from uvsdk.release.measurement import SUPPORTED
+from uvsdk.release.report import SUMMED
 from uvsdk_server.store.rows import Respondent
 
 _LEAST_SCORED: Final = 3
@@ -56,7 +57,7 @@ class Evaluators:
 
     def scored(self, cohort: bool) -> bool:
         """Whether anything is evaluated here, with a cohort handed to the server or without."""
-        return self.impostors == "moments" or (self.impostors == "cohort" and cohort)
+        return self.impostors in SUMMED or (self.impostors == "cohort" and cohort)
 
     @property
     def least(self) -> int:

@@ -153,7 +153,8 @@ def test_a_life_of_a_model(tmp_path: Path) -> None:
 
 
 def test_a_deployment_that_trains_nobody_calibrates_itself_and_again_when_it_has_grown(tmp_path: Path) -> None:
-    config, settings = replace(synthetic.EVALUATED, rounds=0), {"start_after_users": "8"}
+    config = replace(synthetic.EVALUATED, rounds=0, evaluation="third_moments")
+    settings = {"start_after_users": "8"}
     with harness.serving(tmp_path, config=config, settings=settings) as server:
         found = Party(server, harness.devices_of(server, 7), Answers({}))
         told = server.ask("GET", "/v1/training").json()
@@ -163,6 +164,7 @@ def test_a_deployment_that_trains_nobody_calibrates_itself_and_again_when_it_has
         assert found.evaluate(after=0) == 1
         first = found.closed(1)
         assert (first["cause"], first["outcome"], first["release"]) == ("start", "calibrated", 2)
+        assert first["impostors"] == "third_moments"
         assert (first["summary"]["released"]["people"], first["reasons"]) == (8, [])
 
         found.devices += harness.devices_of(server, 4, first=8)  # half as many again

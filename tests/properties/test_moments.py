@@ -14,7 +14,7 @@ from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import BundleError, ThresholdError, WireError
 from uvsdk.release import grid
 from uvsdk.release.measurement import calibrate
-from uvsdk.release.report import EvaluationReport, EvaluationTask, ModelReport, check, report_on
+from uvsdk.release.report import EvaluationReport, EvaluationTask, Impostors, ModelReport, check, report_on
 from uvsdk.release.sums import GroupSums, ModelSums
 from uvsdk.scoring import sketch
 from uvsdk.scoring.moments import ImpostorPairs, Moments, ScoreLaw, jackknife, total, unit
@@ -324,13 +324,15 @@ def test_the_worst_tenth_is_theirs_to_within_the_table(people: list[list[float]]
     assert direct(limit - 1e-9) - 0.051 <= found <= direct(limit + 0.01 + 1e-9) + 0.051
 
 
-def _report(rows: Float32, *, evaluates: bool = True, dimension: int = 6) -> ModelReport:
+def _report(
+    rows: Float32, *, evaluates: bool = True, dimension: int = 6, impostors: Impostors = "moments"
+) -> ModelReport:
     nobody = np.zeros((0, dimension), np.float32)
-    return report_on(rows, model_version="m", impostors="moments", evaluates=evaluates, strangers=nobody)
+    return report_on(rows, model_version="m", impostors=impostors, evaluates=evaluates, strangers=nobody)
 
 
-def _checked(report: ModelReport, *, evaluates: bool = True) -> None:
-    task = EvaluationTask(1, "m", "m", "moments", evaluates, _NOBODY, _NOBODY)
+def _checked(report: ModelReport, *, evaluates: bool = True, impostors: Impostors = "moments") -> None:
+    task = EvaluationTask(1, "m", "m", impostors, evaluates, _NOBODY, _NOBODY)
     check(EvaluationReport(1, report, (), 4), task, dimension=6, cells=0)
 
 
@@ -409,39 +411,42 @@ def test_a_law_gives_back_the_rate_of_its_own_score(skewness: float, fmr: float)
     assert law.fmr_at(law.score_at(fmr)) == pytest.approx(fmr, rel=1e-6)
 
 
-def test_a_skewness_is_told_from_twenty_people_on_and_older_reports_still_count() -> None:
+def test_a_skewness_is_told_from_twenty_people_on() -> None:
     people = [unit(rows).astype(np.float32) for rows in _with_poor_samples(np.random.default_rng(7), 60)]
-    reports = [_report(rows, dimension=24) for rows in people]
-    older = [
-        replace(report, moments=tuple(replace(item, third=np.zeros(0, np.int32)) for item in report.moments))
-        for report in reports
-    ]
+    reports = [_report(rows, dimension=24, impostors="third_moments") for rows in people]
+    plain = [_report(rows, dimension=24) for rows in people]
 
     def tail(of: list[ModelReport]) -> Tail:
-        found = calibrate(ModelSums.of(enumerate(of), model_version="m", impostors="moments"), source="s", now=1.0)
+        sums = ModelSums.of(enumerate(of), model_version="m", impostors="third_moments")
+        found = calibrate(sums, source="s", now=1.0)
         assert found.tail is not None
         return found.tail
 
     told = tail(reports)
     assert told.skewness < -0.02
     assert told.replicates.shape == (10, 3)
-    assert told.threshold(0.001) < tail(older).threshold(0.001)
-    for normal in (tail(older), tail(reports[:19]), tail([*older[:1], *reports[1:]])):
+    assert told.threshold(0.001) < tail(plain).threshold(0.001)
+    for normal in (tail(plain), tail(reports[:19])):
         assert (normal.skewness, normal.replicates.shape[1]) == (0.0, 2)
 
 
 def test_third_moments_that_are_of_no_person_are_refused() -> None:
     rows = _people(np.random.default_rng(9), 1)[0].astype(np.float32)
-    report, size = _report(rows), sketch.size(6)
+    report, size = _report(rows, impostors="third_moments"), sketch.size(6)
     (sums,) = report.moments
     for third in (np.zeros(size + 1, np.int32), np.full(size, 8 * grid.UNIT, np.int32)):
         with pytest.raises(WireError, match="third moments"):
-            _checked(replace(report, moments=(replace(sums, third=third),)))
-    trains = _report(rows, evaluates=False)
-    _checked(trains, evaluates=False)
+            _checked(replace(report, moments=(replace(sums, third=third),)), impostors="third_moments")
+    _checked(report, impostors="third_moments")
+    for sent, asked in ((report, "moments"), (_report(rows), "third_moments")):
+        with pytest.raises(WireError, match="not asked for"):
+            _checked(sent, impostors=asked)
+    trains = _report(rows, evaluates=False, impostors="third_moments")
+    _checked(trains, evaluates=False, impostors="third_moments")
     (silent,) = trains.moments
+    forged = replace(trains, moments=(replace(silent, third=np.ones(size, np.int32)),))
     with pytest.raises(WireError, match="third moments"):
-        _checked(replace(trains, moments=(replace(silent, third=np.ones(size, np.int32)),)), evaluates=False)
+        _checked(forged, evaluates=False, impostors="third_moments")
 
 
 @pytest.mark.parametrize("samples", [2, 3, 5])

@@ -164,7 +164,7 @@ EVALUATION_TASK = EvaluationTask(
 
 
 def with_third(report: EvaluationReport, third: Sequence[int]) -> EvaluationReport:
-    """A report with these third moments; without any it is one of an older version."""
+    """A report with these third moments."""
     (moments,) = report.candidate.moments
     moments = replace(moments, third=np.array(third, np.int32))
     return replace(report, candidate=replace(report.candidate, moments=(moments,)))
@@ -188,7 +188,6 @@ EVALUATION_REPORT = EvaluationReport(
     samples=2,
     accepts=1,
 )
-EVALUATION_REPORT_OLDER = with_third(EVALUATION_REPORT, ())
 BUNDLE_STATEMENT = BundleStatement("a clinic", bundle="12" * 32, model_version="ab" * 32, calibration="cd" * 32)
 MESSAGES: tuple[Any, ...] = (
     ADMISSION,
@@ -196,7 +195,7 @@ MESSAGES: tuple[Any, ...] = (
     ROUND_HEADER,
     EVALUATION_HEADER,
     EVALUATION_TASK,
-    EVALUATION_REPORT_OLDER,
+    EVALUATION_REPORT,
     BUNDLE_STATEMENT,
     messages.TemplateUpload("0f" * 32, "ab" * 32, template=TEMPLATES["template_v3.bin"].to_plain_bytes()),
     messages.Numbered(1700000000000, body=pack(ADMISSION)),

@@ -25,7 +25,7 @@ CLIPPINGS = ("median", "fixed", "off")
 
 OPTIMISERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
 
-EVALUATIONS = ("auto", "moments", "cohort", "own", "off")
+EVALUATIONS = ("auto", "moments", "third_moments", "cohort", "own", "off")
 """What a device reports of impostors when it evaluates a model (:mod:`uvsdk.release`)."""
 
 _OMITTED = (
@@ -83,9 +83,10 @@ class TrainingConfig:
         min_clients: fewest updates that make a round; fewer abort it. 0 means max(3, half the cohort).
         deadline_s: seconds from selection to aggregation.
         evaluation: what a device reports of impostors when it evaluates a candidate, one of :data:`EVALUATIONS`:
-            ``moments`` (sums over people of means and second moments), ``cohort`` (its scores against people whose
-            embeddings the operator provides), ``own`` (against what the algorithm itself gave it: codewords, proxies),
-            ``off``; ``auto`` lets the algorithm decide, which never sends more than its rounds do.
+            ``moments`` (sums over people of means and second moments), ``third_moments`` (third ones too, for poor
+            recordings), ``cohort`` (its scores against people whose embeddings the operator provides), ``own`` (against
+            what the algorithm itself gave it: codewords, proxies), ``off``; ``auto`` lets the algorithm decide, which
+            never sends more than its rounds do.
         evaluation_share: of those who join once there are enough to train, the share who only evaluate, for good; not
             looked at where ``rounds`` is 0.
         evaluate_every: committed rounds between two evaluations; 0 evaluates at rest and on request only.

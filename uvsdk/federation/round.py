@@ -70,11 +70,11 @@ class Method:
         return cls(config, algorithms.server(name), algorithms.request(name), settings)
 
     @property
-    def impostors(self) -> Literal["moments", "cohort", "off"]:
+    def impostors(self) -> Literal["moments", "third_moments", "cohort", "off"]:
         """Where impostors' scores come from when a model is evaluated (:data:`uvsdk.release.report.Impostors`).
 
         Raises:
-            SettingsError: ``own``, or ``moments`` where no template may leave a device.
+            SettingsError: ``own``, or moments where no template may leave a device.
         """
         asked = self.config.evaluation
         if asked == "own":
@@ -84,12 +84,14 @@ class Method:
                 "it was sent, were measured to let in ten times as many strangers as asked (docs/releases.md). Say "
                 f"'cohort' (uvsdk cohort make), by which a device tells scores alone{other}"
             )
-        if asked == "moments" and not self.server.verifies_on_server:
+        if asked in ("moments", "third_moments") and not self.server.verifies_on_server:
             raise SettingsError(
-                f"evaluation = 'moments' is refused under {self.config.algorithm}: a device's sums tell its template, "
+                f"evaluation = {asked!r} is refused under {self.config.algorithm}: a device's sums tell its template, "
                 "and there none may leave the device. Say 'cohort' (uvsdk cohort make), or 'off'"
             )
-        return self.server.impostors if asked == "auto" else cast("Literal['moments', 'cohort', 'off']", asked)
+        if asked == "auto":
+            return self.server.impostors
+        return cast("Literal['moments', 'third_moments', 'cohort', 'off']", asked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,19 +30,26 @@ class Disclosure:
 
 KINDS: Final = {
     "moments": Disclosure(
-        evaluates="the mean of the enrolment embeddings and the template, each with its outer product, the covariance "
-        "of the embeddings around their mean, and a sketch of their third moments",
+        evaluates="the mean of the enrolment embeddings and the template, each with its outer product, and the "
+        "covariance of the embeddings around their mean",
         trains="the template and its outer product",
         receives="-",
         server_learns="as long as reports are not summed under a mask, a template of every person under a hashed id, "
         "under both models, and of those who only evaluate how their samples spread and score against each other; no "
-        "recording and no photo, but from mean, covariance and third moments of somebody's few samples the embeddings "
-        "of these can be worked out",
-        others_learn="the released calibration: of how many people, mean, spread and skewness of strangers' scores, "
-        "and the same without one tenth of the people each; from 50 "
+        "recording, no photo, no single embedding of a person with several samples",
+        others_learn="the released calibration: of how many people, mean and spread of strangers' scores; from 50 "
         "people who only evaluate on also the mean of their embeddings and one leading direction for every 50 of them. "
         "Whoever has a recording of somebody guesses from these whether they are among them: of 50 with an area under "
         "the curve of 0.64 (0.5 is a guess), of 100 with 0.61",
+    ),
+    "third_moments": Disclosure(
+        evaluates="what it sends under `moments`, and a sketch of the third moments of the embeddings",
+        trains="the template and its outer product",
+        receives="-",
+        server_learns="what it learns under `moments`, and as long as reports are not summed under a mask, from mean, "
+        "covariance and third moments of somebody's few samples, the embeddings of these; no recording and no photo",
+        others_learn="what they learn under `moments`, and how skewed strangers' scores are, of all people and without "
+        "one tenth of them each",
     ),
     "cohort": Disclosure(
         evaluates="a histogram of the template's scores against the cohort",
@@ -68,7 +75,7 @@ def table() -> str:
     """What every report holds in a sentence, two tables of one row for each kind, and which kind is whose.
 
     >>> [line.split(" | ")[0].strip("| `") for line in table().splitlines() if line.startswith("| `")][:3]
-    ['moments', 'cohort', 'off']
+    ['moments', 'third_moments', 'cohort']
     """
     sent = [[f"`{name}`", item.evaluates, item.trains, item.receives] for name, item in KINDS.items()]
     given = [name for name in algorithms.names() if algorithms.server(name).impostors == "cohort"]

@@ -12,6 +12,7 @@ import numpy as np
 from uvsdk.arrays import Float64, Int64
 from uvsdk.errors import ThresholdError
 from uvsdk.release import grid
+from uvsdk.release.report import SUMMED
 from uvsdk.release.sums import GroupSums, ModelSums
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.domain import Domain
@@ -108,7 +109,7 @@ def calibrate(sums: ModelSums, *, source: str, now: float) -> Calibration:
     whole = sums.total
     if whole is None:
         raise ThresholdError("no device has told of this model")
-    if sums.impostors != "moments":
+    if sums.impostors not in SUMMED:
         return _of_trials(sums, whole, source=source, now=now)
     lowest = supported_fmr(whole.people)
     law, without = _laws(sums)
@@ -221,7 +222,7 @@ def _laws(sums: ModelSums) -> tuple[ScoreLaw, dict[int, ScoreLaw]]:
     told = sum(sketched for _, sketched in counts)
     if told < LEAST_SKEWED or any(people != sketched for people, sketched in counts):
         return law, without
-    # A group of people who all train has empty sketches, or none where older devices sent them.
+    # A group in which nobody told any has none.
     length = max(len(group.third) for group in sums.groups)
     thirds = [grid.restored(group.third) if group.third.size else np.zeros(length) for group in sums.groups]
     moments = ThirdMoments.of(strangers, thirds, enrolled)

@@ -21,7 +21,10 @@ from uvsdk.scoring import sketch
 from uvsdk.scoring.moments import Moments
 from uvsdk.scoring.personal import genuine_scores
 
-Impostors: TypeAlias = Literal["moments", "cohort"]
+Impostors: TypeAlias = Literal["moments", "third_moments", "cohort"]
+
+SUMMED: Final = ("moments", "third_moments")
+"""Of these, those by which impostors' scores come from sums of moments alone."""
 """Where impostors come from: sums of moments, or a cohort that the operator provides."""
 
 GROUPS: Final = 10
@@ -65,7 +68,7 @@ class MomentSums:
         within_people: 1 where ``within`` is.
         inverse_samples: int, 1 / k in multiples of 1 / UNIT, where ``people`` is 1.
         third: int32 (m,), what this person's single samples add to third moments, as a sketch
-            (:func:`uvsdk.scoring.sketch.excess`); zeros from a device that trains, and none from an older version.
+            (:func:`uvsdk.scoring.sketch.excess`); zeros from a device that trains. Only under ``third_moments``.
     """
 
     mean: Int32
@@ -134,7 +137,7 @@ def report_on(
         model_version: of that model.
         impostors: where impostors come from.
         evaluates: whether this device never trains.
-        strangers: float32 (n, d), unit: the cohort; unused under ``moments``.
+        strangers: float32 (n, d), unit: the cohort; unused where moments are summed.
         cells: how many cells of conditions the modality has (:func:`uvsdk.scoring.cells.names`).
         template: float64 (d,), unit, by which this person is verified; ``None`` for the normalised mean of ``rows``.
         cells_of: those of each sample (:func:`uvsdk.scoring.cells.cells_of`); empty where none was measured.
@@ -154,15 +157,17 @@ def report_on(
         genuine[cell + 1] = grid.shares(scores[[cell in own for own in cells_of]])
     template = _template(rows) if template is None else template
     impostor = np.zeros(grid.BINS, np.int32)
-    if impostors != "moments" and len(strangers):
+    if impostors not in SUMMED and len(strangers):
         impostor += grid.histogram(np.clip(strangers.astype(np.float64) @ template, -1.0, 1.0)).astype(np.int32)
-    sums = (moment_sums(rows, template, evaluates=evaluates),) if impostors == "moments" else ()
+    third = impostors == "third_moments"
+    sums = (moment_sums(rows, template, evaluates=evaluates, third=third),) if impostors in SUMMED else ()
     people = grid.table(scores).astype(np.int32)
     return ModelReport(model_version, genuine, people, impostor, sums, min(len(scores), grid.SHARE))
 
 
-def moment_sums(rows: Float32, template: Float64, *, evaluates: bool) -> MomentSums:
-    """The person's share in the sums; a device that trains adds its template alone."""
+def moment_sums(rows: Float32, template: Float64, *, evaluates: bool, third: bool) -> MomentSums:
+    """The person's share in the sums, with third moments or without; a device that trains adds its template alone."""
+    told = sketch.excess(rows) if evaluates else np.zeros(sketch.size(rows.shape[1]))
     own = Moments.of(rows) if evaluates else Moments.none(rows.shape[1])
     triangle = grid.packed_symmetric
     return MomentSums(
@@ -174,7 +179,7 @@ def moment_sums(rows: Float32, template: Float64, *, evaluates: bool) -> MomentS
         people=own.people,
         within_people=own.within_people,
         inverse_samples=int(grid.quantised(np.array([own.inverse_samples]))[0]),
-        third=_int32(sketch.excess(rows) if evaluates else np.zeros(sketch.size(rows.shape[1]))),
+        third=_int32(told if third else np.zeros(0)),
     )
 
 
@@ -205,7 +210,7 @@ def _check_model(item: ModelReport, task: EvaluationTask, *, dimension: int, cel
         raise WireError("every person adds one to the table of people")
     if int(item.impostor.sum(dtype=np.int64)) > (len(task.cohort) if task.impostors == "cohort" else 0):
         raise WireError("the report has more impostor trials than there are strangers")
-    if len(item.moments) != int(task.impostors == "moments"):
+    if len(item.moments) != int(task.impostors in SUMMED):
         raise WireError("the report has moments that were not asked for, or lacks them")
     for moments in item.moments:
         _check_moments(moments, task, dimension)
@@ -232,8 +237,8 @@ def _check_moments(sums: MomentSums, task: EvaluationTask, dimension: int) -> No
     beyond = np.abs(within) > np.outer(deviations, deviations) + 1.0 / grid.UNIT  # Cauchy-Schwarz
     if beyond.any() or float(within.trace()) > 2.02:
         raise WireError("the covariance in the report is not of unit embeddings")
-    if sums.third.shape not in ((0,), (sketch.size(dimension),)):
-        raise WireError("the third moments of the report are of another dimension")
+    if sums.third.shape != (sketch.size(dimension) if task.impostors == "third_moments" else 0,):
+        raise WireError("the third moments of the report are of another dimension, or were not asked for")
     if float(np.linalg.norm(sums.third.astype(np.float64))) > (MOST_EXCESS * grid.UNIT if sums.within_people else 0.0):
         raise WireError("the third moments of the report are not of unit embeddings")
 

@@ -25,7 +25,7 @@ from uvsdk.bundle import Bundle
 from uvsdk.errors import ThresholdError
 from uvsdk.records.codec import pack, unpack
 from uvsdk.release.measurement import calibrate
-from uvsdk.release.report import GROUPS, EvaluationReport, EvaluationTask, ModelReport, check, report_on
+from uvsdk.release.report import GROUPS, EvaluationReport, EvaluationTask, Impostors, ModelReport, check, report_on
 from uvsdk.release.sums import ModelSums
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.cells import cells_of
@@ -99,22 +99,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("bundles", type=Path, nargs="+", help="of uvsdk export")
     parser.add_argument("--domain", action="append", choices=tuple(domains.DOMAINS), help="only this one")
     parser.add_argument("--cache", type=Path, default=data.cache() / "selfcalibration", help="folder for embeddings")
+    parser.add_argument("--third-moments", action="store_true", help="let devices tell them too; give --output as well")
     parser.add_argument("--output", type=Path, default=HERE / "results.csv")
     chosen = parser.parse_args(arguments)
+    impostors: Impostors = "third_moments" if chosen.third_moments else "moments"
     for path in chosen.bundles:
         bundle = Bundle.open(path)
         known = domains.VOICES if bundle.manifest.modality == "voice" else domains.FACES
         for name in chosen.domain or known:
             if name in known:
-                rows = measured(domains.embedded(name, bundle, chosen.cache), bundle)
+                rows = measured(domains.embedded(name, bundle, chosen.cache), bundle, impostors)
                 save(chosen.output, name, rows)
 
 
-def measured(seen: Embedded, bundle: Bundle) -> list[Row]:
+def measured(seen: Embedded, bundle: Bundle, impostors: Impostors = "moments") -> list[Row]:
     """All rows of one domain."""
     # Those of whom there are too few samples to enrol are strangers in every draw.
     order = sorted(range(seen.people), key=lambda index: (seen.person == index).sum() < SAMPLES)
-    people = [_person(seen, index, bundle) for index in order]
+    people = [_person(seen, index, bundle, impostors) for index in order]
     able = sum(person.report is not None for person in people)
     card = bundle.calibration
     assert card is not None
@@ -133,7 +135,7 @@ def measured(seen: Embedded, bundle: Bundle) -> list[Row]:
     return found
 
 
-def _person(seen: Embedded, index: int, bundle: Bundle) -> Person:
+def _person(seen: Embedded, index: int, bundle: Bundle, impostors: Impostors) -> Person:
     own = np.flatnonzero(seen.person == index)
     reader = modality.get(bundle.manifest.modality)
     measured = tuple(_conditions(seen, place, reader) for place in own)
@@ -146,7 +148,7 @@ def _person(seen: Embedded, index: int, bundle: Bundle) -> Person:
     report = report_on(
         rows,
         model_version=bundle.version,
-        impostors="moments",
+        impostors=impostors,
         evaluates=True,
         strangers=np.zeros((0, rows.shape[1]), np.float32),
         cells=sum(len(division.bounds) + 1 for division in reader.cells),
@@ -154,7 +156,7 @@ def _person(seen: Embedded, index: int, bundle: Bundle) -> Person:
     )
     template = unit(rows.mean(axis=0, dtype=np.float64))
     return Person(
-        _sent(report, bundle),
+        _sent(report, bundle, impostors),
         template,
         seen.rows[own],
         seen.rows[fresh].astype(np.float64) @ template,
@@ -244,11 +246,11 @@ def _calibrated(people: list[Person], rng: np.random.Generator, version: str) ->
     return calibrate(sums, source="a simulated deployment", now=1.0)
 
 
-def _sent(report: ModelReport, bundle: Bundle) -> ModelReport:
+def _sent(report: ModelReport, bundle: Bundle, impostors: Impostors) -> ModelReport:
     """The report after its way from a device to the server."""
     dimension = bundle.manifest.dimension
     nobody = np.zeros((0, dimension), np.float32)
-    task = EvaluationTask(1, bundle.version, bundle.version, "moments", True, nobody, nobody)
+    task = EvaluationTask(1, bundle.version, bundle.version, impostors, True, nobody, nobody)
     arrived = unpack(EvaluationReport, pack(EvaluationReport(1, report, (), SAMPLES)))
     check(arrived, task, dimension=dimension, cells=len(report.genuine) - 1)
     return arrived.candidate
