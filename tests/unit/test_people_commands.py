@@ -69,7 +69,8 @@ def test_somebody_is_found_and_a_stranger_is_nobody(folder: Path, capsys: pytest
     assert cli.main(["identify", "7-7.png", *COMMON]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("identified: bea\nthreshold ")
-    assert "among 2 people (false positive identification rate 0.01, 20000 impostor trials)" in printed
+    assert " among 2 people\nbasis: false positive identification rate 0.01 measured on 20,000 of" in printed
+    assert "20,000 impostor trials" in printed
     assert cli.main(["identify", "0-0.png", *COMMON, "--json"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert (found["outcome"], found["user"], found["people"]) == ("rejected", None, 2)

@@ -151,9 +151,12 @@ def test_the_earlier_ones_outlive_an_enrolment_that_does_not_read_back(bundle: B
 def test_each_sample_is_counted_in_its_own_cell(bundle: Bundle, tmp_path: Path) -> None:
     # Against the normalised sum of the others: (1, 0, 0) with (0.8, 0.6, 0) + (0.8, 0, 0.6) is 1.6 / sqrt 3.28 =
     # 0.883; the second with (1, 0, 0) + (0.8, 0, 0.6) is 1.44 / sqrt 3.6 = 0.759; so is the third with the first two.
+    # A fresh probe meets three samples in place of two: their cosines are 0.8, 0.8 and 0.64, on average a = 2.24 / 3.
+    a = 2.24 / 3
+    raised = math.sqrt((a + (1 - a) / 2) / (a + (1 - a) / 3))
     store = open_store(tmp_path / "s")
     enroll("ana", SAMPLES, model=bundle, store=store, outliers="keep")
-    alike, other = grid.bin_of(np.array([1.6 / math.sqrt(3.28), 1.44 / math.sqrt(3.6)])).tolist()
+    alike, other = grid.bin_of(raised * np.array([1.6 / math.sqrt(3.28), 1.44 / math.sqrt(3.6)])).tolist()
     assert report_of(store, bundle) == [[other, alike], [other, alike], [other]]
     # Where only averages are known, 4/3 here, all samples lie on one side; without those in no cell at all.
     arrays: Sequence[Array] = store.features("ana")

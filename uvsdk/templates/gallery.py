@@ -166,7 +166,7 @@ class Gallery:
             self._forget_calibration(name)
             self._calibrations[name] = "" if template.threshold is None else template.threshold.calibration
             self._counts[self._calibrations[name]] += 1
-            self._conditions[name] = template.conditions
+            self._conditions[name] = dict(template.conditions)  # a copy: a read-only view is not pickled
             self._changes += 1
 
     def remove(self, user_id: str) -> None:
