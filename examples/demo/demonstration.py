@@ -14,7 +14,7 @@ from crowd import Crowd
 from data import People
 from groups import Groups
 from laboratory import Laboratory
-from life import Lived, Strangers, Witness, pairs, phrase, problem
+from life import CLIPS, Lived, Strangers, Witness, pairs, problem
 from people import Forget, Join, Progress, TakePart, TellProgress, VerifyOffline, Withdraw
 from results import TITLES, Check, Learned, Row
 from spread import Spread
@@ -110,7 +110,7 @@ class Demonstration:
         assert server is not None
         self._roll_back(server, witness)
         pair = witness.pairs[0]
-        probe = witness.phrases[pair.claimed]
+        probe = witness.clips[pair.claimed][0]
         self._crowd.ask(pair.claimed, Forget(SHOWN))
         answer = server.verify(self._users[pair.claimed], probe)
         words = f"{answer.status_code} {problem(answer.json())}"
@@ -119,7 +119,8 @@ class Demonstration:
         words = f"{type(refusal).__name__}: {refusal}"
         self._check(f"offline, {pair.claimed} deleted", words, expected=isinstance(refusal, UnknownUserError))
         server.stop()
-        self._without_a_server(replace(witness, pairs=witness.pairs[1:]))
+        left = tuple(other for other in witness.pairs if other.claimed != pair.claimed)
+        self._without_a_server(replace(witness, pairs=left))
 
     def stop(self) -> None:
         """End the server that still runs."""
@@ -233,11 +234,12 @@ class Demonstration:
         if self._known_witness is None:
             found = pairs(self._groups, self._laboratory.most_consistent(self._start))
             wanted = {name for pair in found for name in (pair.claimed, pair.impostor)}
-            modality = self._people.modality
-            phrases = {
-                person.name: phrase(person.verify, modality) for person in self._people.people if person.name in wanted
+            clips = {
+                person.name: [path.read_bytes() for path in self._laboratory.usable(person.verify)[:CLIPS]]
+                for person in self._people.people
+                if person.name in wanted
             }
-            self._known_witness = Witness(self._crowd, SHOWN, found, phrases, self._users)
+            self._known_witness = Witness(self._crowd, SHOWN, found, clips, self._users)
         return self._known_witness
 
     def _try_new(self, server: Coordination) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import httpx
-import numpy as np
-import soundfile
 from coordination import Coordination
 from crowd import Crowd
 from groups import Groups
@@ -22,22 +18,23 @@ from uvsdk import Decision
 Route = Literal["REST", "offline"]
 ROUTES: tuple[Route, ...] = ("REST", "offline")
 
-PAIRS = 6
+CLAIMED = 6
 """People who are claimed after each release: half of them trained and half did not, as far as there are so many."""
-_CLIPS = 5
-"""Of a phrase: verification clips in a row, since one syllable tells little of who speaks."""
+CLIPS = 3
+"""What each of them says, one verification clip after the other: of the kind that the thresholds are made of."""
 _LEAST_CHANCE = 0.01
 """So many impostors let in, or more, may come about by the false match rate with this chance; fewer fail the run."""
 _SAME = 1e-4
-"""By how much the score of one phrase may differ between server and device, which run the same model."""
+"""By how much the score of one clip may differ between server and device, which run the same model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A person who is claimed, and who claims to be them."""
+    """A person who is claimed, who claims to be them, and which of their clips both hand in, from 0."""
 
     claimed: str
     impostor: str
+    clip: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +66,6 @@ class Attempt:
     fmr: float = math.nan
     domain: str = "unknown"
     refusal: str = ""
-
-    @property
-    def words(self) -> str:
-        """For a table."""
-        if self.accepted is None:
-            return self.refusal
-        return f"{'accepted' if self.accepted else 'rejected'} ({self.score:.2f}, threshold {self.threshold:.2f})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,21 +136,31 @@ class Lived:
         return [item for item in self.attempts if item.accepted is not None]
 
     @property
+    def switched(self) -> list[Attempt]:
+        """Attempts that were decided by this release."""
+        return [item for item in self.decided if item.release == self.number]
+
+    @property
+    def stayed(self) -> int:
+        """People whose device did not switch to it: the release before verifies them, on the server too."""
+        return len({item.pair.claimed for item in self.decided if item.release != self.number})
+
+    @property
     def thresholds(self) -> tuple[float, float] | None:
         """The lowest and the highest; two numbers where more is asked of those who lie outside of what was measured."""
-        found = [item.threshold for item in self.decided]
+        found = [item.threshold for item in self.switched]
         return (min(found), max(found)) if found else None
 
     @property
     def rates(self) -> tuple[float | None, float] | None:
         """The false match rate that was asked for, and the one that the threshold was read for."""
-        found = {(item.asked_fmr, item.fmr) for item in self.decided}
+        found = {(item.asked_fmr, item.fmr) for item in self.switched}
         return max(found, key=lambda rates: rates[1]) if found else None
 
     @property
     def outside(self) -> bool:
         """Whether the release's calibration says of some attempt that it was made of other people and conditions."""
-        return any(item.domain == "outside" for item in self.decided)
+        return any(item.domain == "outside" for item in self.switched)
 
     @property
     def objection(self) -> str:
@@ -185,7 +185,8 @@ class Lived:
             return f"{told}: replaced before anybody was tried"
         problem = f"; {self.objection}" if self.objection else ""
         accepted = f"{self.counts(genuine=True)} genuine, {self.counts(genuine=False)} impostors"
-        return f"{told}: accepted {accepted} (REST · offline){problem}"
+        stayed = f"; {self.stayed} stay with the release before" if self.stayed else ""
+        return f"{told}: accepted {accepted} (REST · offline){stayed}{problem}"
 
     @property
     def apart(self) -> int:
@@ -210,35 +211,21 @@ def chance(count: Count, rate: float) -> float:
 
 def pairs(groups: Groups, consistent: Sequence[str]) -> tuple[Pair, ...]:
     """Whom to try: the people whose enrolment samples agree best, as many who trained as who did not, each claimed by
-    a stranger in turn; where nobody is kept out, by who evaluates, and where nobody does, by the others.
+    strangers in turn; where nobody is kept out, by who evaluates, and where nobody does, by the others.
 
     Args:
         groups: of everybody.
         consistent: names, the most consistent first.
     """
     sides = [[name for name in consistent if name in group] for group in (groups.trained, groups.evaluate)]
-    half = PAIRS // 2
-    claimed = [*sides[0][:half], *sides[1][:half], *sides[0][half:]][:PAIRS]
+    half = CLAIMED // 2
+    claimed = [*sides[0][:half], *sides[1][:half], *sides[0][half:]][:CLAIMED]
     found = []
     for place, name in enumerate(claimed):
-        others = [other for other in (groups.outside or groups.evaluate or groups.trained) if other != name] or [
-            other for other in groups.joined if other != name
-        ]
-        found.append(Pair(name, others[place % len(others)]))
+        possible = groups.outside or groups.evaluate or groups.trained
+        others = [other for other in possible if other != name] or [other for other in groups.joined if other != name]
+        found += [Pair(name, others[(place + clip) % len(others)], clip) for clip in range(CLIPS)]
     return tuple(found)
-
-
-def phrase(samples: Sequence[Path], modality: str) -> bytes:
-    """What a person hands in to be verified: one image, or a phrase of five verification clips in a row."""
-    if modality != "voice":
-        return samples[0].read_bytes()
-    clips = [soundfile.read(path, dtype="float32", always_2d=True) for path in samples[:_CLIPS]]
-    rate = clips[0][1]
-    joined = np.concatenate([pcm.mean(axis=1) for pcm, clip_rate in clips if clip_rate == rate])
-    spoken = io.BytesIO()
-    soundfile.write(spoken, joined, rate, format="WAV", subtype="PCM_16")
-    wav: bytes = spoken.getvalue()
-    return wav
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,47 +236,49 @@ class Witness:
         crowd: the devices.
         deployment: by which they know it.
         pairs: whom to try.
-        phrases: name -> what the person hands in.
+        clips: name -> recordings or images that the person hands in, one after the other.
         users: name -> hashed id.
     """
 
     crowd: Crowd
     deployment: str
     pairs: tuple[Pair, ...]
-    phrases: Mapping[str, bytes]
+    clips: Mapping[str, Sequence[bytes]]
     users: Mapping[str, str]
 
     def try_all(self, server: Coordination, release: Mapping[str, Any]) -> Lived:
         """Everybody who is claimed looks for the release, and then they are tried, and whoever claims to be them."""
-        self.crowd.ask_all(Adopt(self.deployment), [pair.claimed for pair in self.pairs])
-        rest = tuple(
-            over_rest(pair, server.verify(self.users[pair.claimed], probe), genuine=genuine)
-            for genuine in (True, False)
-            for pair, probe in self._probes(genuine=genuine).items()
-        )
-        return Lived(release, rest + self.try_offline())
+        self.crowd.ask_all(Adopt(self.deployment), {pair.claimed for pair in self.pairs})
+        rest = [
+            over_rest(server.verify(self.users[pair.claimed], probe), Attempt(pair, genuine, "REST"))
+            for genuine, probes in self._probes()
+            for pair, probe in probes.items()
+        ]
+        return Lived(release, (*rest, *self.try_offline()))
 
     def try_offline(self) -> tuple[Attempt, ...]:
         """On the devices alone."""
-        attempts = list[Attempt]()
-        for genuine in (True, False):
-            probes = self._probes(genuine=genuine)
+        attempts = []
+        for genuine, probes in self._probes():
             answers = self.crowd.ask_each({pair.claimed: VerifyOffline(probe) for pair, probe in probes.items()})
-            attempts += [on_device(pair, answers[pair.claimed], genuine=genuine) for pair in probes]
+            attempts += [on_device(answers[pair.claimed], Attempt(pair, genuine, "offline")) for pair in probes]
         return tuple(attempts)
 
-    def _probes(self, *, genuine: bool) -> dict[Pair, bytes]:
-        return {pair: self.phrases[pair.claimed if genuine else pair.impostor] for pair in self.pairs}
+    def _probes(self) -> Iterator[tuple[bool, dict[Pair, bytes]]]:
+        """Whether they are genuine, and what is handed in: at most one of each person who is claimed."""
+        for clip in range(CLIPS):
+            pairs = [pair for pair in self.pairs if pair.clip == clip]
+            for genuine in (True, False):
+                who = {pair: self.clips[pair.claimed if genuine else pair.impostor] for pair in pairs}
+                yield genuine, {pair: clips[clip] for pair, clips in who.items() if clip < len(clips)}
 
 
-def on_device(pair: Pair, answer: object, *, genuine: bool) -> Attempt:
-    """What a device said of a probe."""
+def on_device(answer: object, attempt: Attempt) -> Attempt:
+    """``attempt`` with what a device said."""
     if not isinstance(answer, Decision):
-        return Attempt(pair, genuine, "offline", refusal=f"{type(answer).__name__}: {answer}")
-    return Attempt(
-        pair,
-        genuine,
-        "offline",
+        return replace(attempt, refusal=f"{type(answer).__name__}: {answer}")
+    return replace(
+        attempt,
         accepted=answer.accepted,
         score=answer.value,
         threshold=answer.threshold.score,
@@ -300,16 +289,14 @@ def on_device(pair: Pair, answer: object, *, genuine: bool) -> Attempt:
     )
 
 
-def over_rest(pair: Pair, answer: httpx.Response, *, genuine: bool) -> Attempt:
-    """What the server said of a probe."""
+def over_rest(answer: httpx.Response, attempt: Attempt) -> Attempt:
+    """``attempt`` with what the server said."""
     body = answer.json()
     if answer.status_code != 200:
-        return Attempt(pair, genuine, "REST", refusal=f"{answer.status_code} {problem(body)}")
+        return replace(attempt, refusal=f"{answer.status_code} {problem(body)}")
     basis, threshold = body["basis"], body["threshold"]
-    return Attempt(
-        pair,
-        genuine,
-        "REST",
+    return replace(
+        attempt,
         accepted=body["accepted"],
         score=body["llr"] if threshold["scale"] == "llr" else body["score"],
         threshold=threshold["score"],

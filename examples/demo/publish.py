@@ -28,7 +28,10 @@ TITLES = {
     "fedaws": "FedAwS",
 }
 FNMR = "fnmr_at_fmr_1e-2"
+SIDES = ("trained", "strangers")
 COUNTS = ("genuine_trials", "impostor_trials", "failures_to_acquire")
+_TRIED = ("genuine_rest", "genuine_offline", "impostors_rest", "impostors_offline")
+_RELEASE = re.compile(r"release (\d+): (.*)")
 _BLOCK = re.compile(r"(<!-- demo -->\n).*?(<!-- /demo -->)", re.DOTALL)
 
 Figures = Mapping[tuple[str, str], float]
@@ -42,7 +45,11 @@ def main() -> None:
     parser.add_argument("--setting", default=VOICES, help=f"what the run is called in results.csv ({VOICES})")
     arguments = parser.parse_args()
     if arguments.report:
-        record.append(RESULTS, rows(json.loads(arguments.report.read_text("utf-8")), arguments.setting))
+        taken = rows(json.loads(arguments.report.read_text("utf-8")), arguments.setting)
+        # All of the setting at once: another run may have had other releases.
+        others = [row for row in record.read(RESULTS) if row.setting != arguments.setting]
+        RESULTS.unlink(missing_ok=True)
+        record.append(RESULTS, [*others, *taken])
     found = figures(record.read(RESULTS))
     for document, text in documents(found).items():
         document.write_text(text, encoding="utf-8")
@@ -54,21 +61,53 @@ def rows(report: Mapping[str, Any], setting: str) -> list[Row]:
     seed = report["seed"]
     found = []
     for method, row in report["rows"].items():
-        low, high = row["eer_interval"]
-        rates = {"eer": row["eer"], "eer_low_95": low, "eer_high_95": high, FNMR: row[FNMR]}
-        found += [Row(method, setting, seed, name, value, "rate") for name, value in rates.items() if value is not None]
-        if spread := row["eer_of_seeds"]:
-            ends = {"eer_seeds_low": min(spread), "eer_seeds_high": max(spread)}
-            found += [Row(method, setting, seed, name, round(value, 5), "rate") for name, value in ends.items()]
-        found.append(
-            Row(method, setting, seed, "mean_offdiagonal_cosine", round(row["mean_offdiagonal_cosine"], 4), "cosine")
-        )
+        for side in SIDES:
+            rates = _rates(row[side]) if row[side] else {}
+            found += [Row(method, setting, seed, f"{name}_{side}", value, "rate") for name, value in rates.items()]
+        cosine = round(row["mean_offdiagonal_cosine"], 4)
+        found.append(Row(method, setting, seed, "mean_offdiagonal_cosine", cosine, "cosine"))
+    for released in report["releases"]:
+        found += _of_a_release(released, setting, seed)
     last = report["rows"]["fedaws"]
     checks = [check["as_expected"] for check in report["checks"]]
-    counts = {"rounds": last["rounds"], **{name: last[name] for name in COUNTS}}
+    counts = {"rounds": last["rounds"], **report["groups"]}
+    counts |= {f"{name}_{side}": last[side][name] for side in SIDES if last[side] for name in COUNTS}
     counts |= {"checks": len(checks), "checks_as_expected": sum(checks)}
-    found.append(Row("all", setting, seed, "seconds", report["seconds"], "s"))
+    for name in ("seconds", "processor_seconds"):
+        found.append(Row("all", setting, seed, name, report[name], "s"))
     return [*found, *(Row("all", setting, seed, name, value, "count") for name, value in counts.items())]
+
+
+def _rates(side: Mapping[str, Any]) -> dict[str, float]:
+    low, high = side["eer_interval"]
+    rates = {"eer": side["eer"], "eer_low_95": low, "eer_high_95": high, FNMR: side[FNMR]}
+    if spread := side["eer_of_seeds"]:
+        rates |= {"eer_seeds_low": round(min(spread), 5), "eer_seeds_high": round(max(spread), 5)}
+    return {name: value for name, value in rates.items() if value is not None}
+
+
+def _of_a_release(released: Mapping[str, Any], setting: str, seed: int) -> list[Row]:
+    """Of one release; its number and its cause are the name of the method."""
+    name = f"release {released['number']}: {released['cause']}"
+    strangers, limits = released["strangers"] or {}, released["thresholds"] or (None, None)
+    values = {
+        "round": (released["round"], "count"),
+        "threshold_low": (limits[0], "score"),
+        "threshold_high": (limits[1], "score"),
+        "asked_fmr": (released["asked_fmr"], "rate"),
+        "fmr": (released["fmr"], "rate"),
+        "outside": (float(released["outside"]), "count"),
+        "stayed": (released["stayed"], "count"),
+        "fnmr_of_evaluators": (released["fnmr_of_evaluators"], "rate"),
+        "evaluators": (released["evaluators"], "count"),
+        "strangers_fmr": (strangers.get("fmr"), "rate"),
+        "strangers_trials": (strangers.get("trials"), "count"),
+    }
+    for tried in _TRIED:
+        values |= {f"{tried}_{name}": (value, "count") for name, value in released[tried].items()}
+    return [
+        Row(name, setting, seed, metric, value, unit) for metric, (value, unit) in values.items() if value is not None
+    ]
 
 
 def figures(table: Sequence[Row], setting: str = VOICES) -> Figures:
@@ -87,42 +126,92 @@ def documents(found: Figures) -> dict[Path, str]:
 
 def summary(found: Figures) -> str:
     """The picture, and in words what it shows."""
-    eer, fnmr = ([_percent(found[method, metric]) for method in ("before", "fedaws")] for metric in ("eer", FNMR))
-    shown = ", ".join(f"{title} {_percent(found[method, 'eer'])} %" for method, title in TITLES.items())
+    eer, fnmr = (
+        {side: [_percent(found[method, f"{metric}_{side}"]) for method in ("before", "fedaws")] for side in SIDES}
+        for metric in ("eer", FNMR)
+    )
+    shown = ", ".join(f"{title} {_percent(found[method, 'eer_strangers'])} %" for method, title in TITLES.items())
+    trained, evaluate, outside = (f"{found['all', group]:.0f}" for group in ("trained", "evaluate", "outside"))
     return (
-        f"![Equal error rate: {shown}](docs/demonstration.svg)\n\n"
-        "Twenty real voices, each on a device process of its own, half of which train and half only evaluate. With\n"
-        f"FedAwS the equal error rate falls from {eer[0]} to {eer[1]} %, the share of genuine attempts rejected at a "
-        f"false\nmatch rate of 1 % from {fnmr[0]} to {fnmr[1]} %. With twenty people the intervals are wide:\n"
-        "[all figures, and what flatters them](docs/measurements.md#the-demonstration)."
+        f"![Equal error rate of strangers: {shown}](docs/demonstration.svg)\n\n"
+        f"Real voices, each on a device process of its own: {trained} train, {evaluate} only evaluate, {outside} never "
+        "take part.\nWith FedAwS the equal error rate goes "
+        f"from {eer['trained'][0]} to {eer['trained'][1]} % for those who trained and from {eer['strangers'][0]} to "
+        f"{eer['strangers'][1]} %\nfor people who never did; the share of their genuine attempts rejected at a false "
+        f"match rate of 1 % from\n{fnmr['strangers'][0]} to {fnmr['strangers'][1]} %. With twenty people the intervals "
+        "are wide: [all figures, each release, and what flatters\nthem](docs/measurements.md#the-demonstration)."
     )
 
 
 def markdown(found: Figures) -> str:
-    """One row for each model, and what the run was."""
-    lines = [
-        "| 20 voices, verification on syllables | EER | 95 % interval | three seeds | FNMR at FMR 1 % "
-        "| mean off-diagonal cosine |",
-        "|---|---|---|---|---|---|",
-    ]
-    for method, title in TITLES.items():
-        low, high = (_percent(found[method, f"eer_{end}_95"]) for end in ("low", "high"))
-        ends = [found.get((method, f"eer_seeds_{end}")) for end in ("low", "high")]
-        seeds = " – ".join(_percent(end) for end in ends if end is not None)
-        lines.append(
-            f"| {f'**{title}**' if method == 'fedaws' else title} | {_percent(found[method, 'eer'])} % "
-            f"| {low} – {high} % | {f'{seeds} %' if seeds else '–'} | {_percent(found[method, FNMR])} % "
-            f"| {found[method, 'mean_offdiagonal_cosine']:+.2f} |"
-        )
+    """One row for each model and each release, and what the run was."""
     of_all = {metric: f"{value:,.0f}" for (method, metric), value in found.items() if method == "all"}
     words = (
-        "{rounds} rounds; {genuine_trials} genuine and {impostor_trials} impostor trials; {failures_to_acquire} clips "
-        "with too little\nspeech or of too poor quality left out; {checks_as_expected} of {checks} closing checks as "
-        "expected; {seconds} s without the\ninstallation. Intervals: bootstrap over people. Three seeds: lowest and "
-        "highest of the same\nrounds in one process."
+        "{rounds} rounds. Trained: probes of the {trained} people whose devices train ({genuine_trials_trained} "
+        "genuine, {impostor_trials_trained} impostor\n"
+        "trials); strangers: of {evaluate} who only evaluate and {outside} who never take part "
+        "({genuine_trials_strangers}, {impostor_trials_strangers}); each against\n"
+        "everybody's template. Intervals: bootstrap over people. Three seeds: lowest and highest of the same\n"
+        "rounds in one process."
     )
-    lines += ["", words.format_map(of_all)]
-    return "\n".join(lines)
+    end = (
+        "Genuine and impostors: three syllables of each of six people, and of impostors who never took part, the same "
+        "after\neach release; accepted over REST and offline on the device. FNMR: of single letters, as the release "
+        "says it.\nStrangers' clips: all syllables of people who never trained, at the release's threshold. "
+        "{checks_as_expected} of {checks}\nclosing checks as expected; {seconds} s without the installation, "
+        "{processor_seconds} processor seconds."
+    )
+    return "\n".join([*_models(found), "", words.format_map(of_all), "", *_releases(found), "", end.format_map(of_all)])
+
+
+def _models(found: Figures) -> list[str]:
+    lines = [
+        "| 20 voices, verification on syllables | EER, trained | EER, strangers | 95 % interval | three seeds "
+        "| FNMR at FMR 1 %, trained | strangers | mean off-diagonal cosine |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for method, title in TITLES.items():
+        cells = [f"**{title}**" if method == "fedaws" else title]
+        cells += [_cell(found, method, f"eer_{side}") for side in SIDES]
+        for kind in ("{}_95", "seeds_{}"):
+            ends = [found.get((method, f"eer_{kind.format(end)}_strangers")) for end in ("low", "high")]
+            both = " – ".join(_percent(end) for end in ends if end is not None)
+            cells.append(f"{both} %" if both else "–")
+        cells += [_cell(found, method, f"{FNMR}_{side}") for side in SIDES]
+        cells.append(f"{found[method, 'mean_offdiagonal_cosine']:+.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _releases(found: Figures) -> list[str]:
+    lines = [
+        "| FedAwS, release | round | FMR asked, read for | threshold | FNMR, who evaluates | genuine, REST, offline "
+        "| impostors, REST, offline | strangers' clips let in |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    names = {method: match for method, _ in found if (match := _RELEASE.fullmatch(method))}
+    for name, match in sorted(names.items(), key=lambda item: int(item[1][1])):
+        of = {metric: value for (method, metric), value in found.items() if method == name}
+        rates = [f"{100 * of[rate]:g} %" for rate in ("asked_fmr", "fmr") if rate in of]
+        limits = dict.fromkeys(f"{of[end]:.2f}" for end in ("threshold_low", "threshold_high") if end in of)
+        tried = [
+            " · ".join(
+                f"{of[f'{kind}_{way}_accepted']:.0f}/{of[f'{kind}_{way}_tried']:.0f}" for way in ("rest", "offline")
+            )
+            for kind in ("genuine", "impostors")
+        ]
+        stayed = f" ({of['stayed']:.0f} stay)" if of.get("stayed") else ""
+        cells = [f"{match[1]}, {match[2]}{stayed}", f"{of['round']:.0f}", ", ".join(rates) or "–"]
+        cells += [" – ".join(limits) or "–"]
+        cells += [f"{_percent(of['fnmr_of_evaluators'])} % of {of['evaluators']:.0f}" if "evaluators" in of else "–"]
+        cells += [*tried, f"{_percent(of['strangers_fmr'])} %" if "strangers_fmr" in of else "–"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(found: Figures, method: str, metric: str) -> str:
+    value = found.get((method, metric))
+    return "–" if value is None else f"{_percent(value)} %"
 
 
 def picture(found: Figures) -> str:
@@ -131,10 +220,12 @@ def picture(found: Figures) -> str:
 
     from uvsdk.evaluation import plots
 
-    values = {method: [found[method, f"eer{end}"] for end in ("", "_low_95", "_high_95")] for method in TITLES}
+    values = {
+        method: [found[method, f"eer{end}_strangers"] for end in ("", "_low_95", "_high_95")] for method in TITLES
+    }
     figure = plots.ranges(
         [(TITLES[method], *of_method) for method, of_method in values.items()],
-        xlabel="Equal error rate on syllables that nobody trained on, and its 95 % interval",
+        xlabel="Equal error rate of people who never trained, its 95 % interval; hollow: of those who did",
     )
     # A fixed frame, so that what is drawn depends on the values alone.
     figure.set_layout_engine("none")
@@ -147,6 +238,8 @@ def picture(found: Figures) -> str:
     axes.lines[0].remove()
     for place, colour, (eer, low, high) in zip(reversed(range(len(TITLES))), colours, values.values(), strict=True):
         axes.plot(eer, place, "o", color=colour, gid="values")
+        trained = found[list(TITLES)[-1 - place], "eer_trained"]
+        axes.plot(trained, place, "o", color=colour, markerfacecolor="white", gid="trained")
         words = f"{_percent(eer)} %  ({_percent(low)} – {_percent(high)})"
         axes.text(1.02, place, words, transform=axes.get_yaxis_transform(), va="center", fontsize=9, color=plots.INK)
     drawn = io.StringIO()

@@ -12,7 +12,7 @@ from pathlib import Path
 from data import People
 from groups import Groups
 from laboratory import Sides
-from life import ROUTES, Lived, Pair
+from life import ROUTES, Lived, Pair, Route
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as TerminalTable
 
@@ -42,7 +42,7 @@ _HEADINGS = (
 _OF_A_RELEASE = (
     "release",
     "round",
-    "FMR %\nasked,\nread for",
+    "FMR\n%",
     "thre-\nshold",
     "FNMR %,\npeople",
     "genuine\naccepted",
@@ -175,11 +175,11 @@ def _cells(row: Row, summary: Sides[Summary]) -> tuple[str, ...]:
 
 def _of_a_release(lived: Lived) -> tuple[str, ...]:
     evaluation, limits, rates = lived.evaluation, lived.thresholds, lived.rates
-    asked = "" if rates is None or rates[0] is None else f"{100 * rates[0]:g}, "
+    asked = "" if rates is None or rates[0] in (None, rates[1]) else f"{100 * (rates[0] or 0):g} asked, "
     return (
-        f"{lived.number} {lived.cause}{' (outside)' if lived.outside else ''}",
+        f"{lived.number} {lived.cause}{f', {lived.stayed} stay' if lived.stayed else ''}",
         str(lived.release["round_id"]),
-        "–" if rates is None else f"{asked}{100 * rates[1]:g}",
+        "–" if rates is None else f"{asked}{100 * rates[1]:g}{' (outside)' if lived.outside else ''}",
         "–" if limits is None else "–".join(dict.fromkeys(f"{limit:.2f}" for limit in limits)),
         "–" if evaluation is None else f"{_percent(evaluation['fnmr'])}, {evaluation['people']}",
         lived.counts(genuine=True),
@@ -272,6 +272,7 @@ def _released(lived: Lived) -> dict[str, object]:
         "asked_fmr": None if rates is None else rates[0],
         "fmr": None if rates is None else rates[1],
         "outside": lived.outside,
+        "stayed": lived.stayed,
         "fnmr_of_evaluators": None if evaluation is None else evaluation["fnmr"],
         "evaluators": None if evaluation is None else evaluation["people"],
         **counts,
@@ -353,7 +354,7 @@ def _life(run: Run) -> report.Section:
     table = report.Table(
         _flat(_OF_A_RELEASE),
         tuple(_of_a_release(lived) for lived in run.learned.lived),
-        "Genuine and impostor attempts are phrases of some clips in a row, the same ones after each release, over REST "
+        "Genuine and impostor attempts are single clips of the same people after each release, over REST "
         "and on the device (REST · offline / of so many). FNMR: of single clips, by the people who only evaluate, as "
         "the release says it. Clips let in: of all single verification clips of people who never trained, against "
         "everybody's template, at the release's threshold. (outside): the calibration was made of other recordings, so "
@@ -377,32 +378,32 @@ def _life(run: Run) -> report.Section:
 def _attempts(run: Run) -> report.Section:
     tried = [lived for lived in run.learned.lived if lived.attempts]
     rows = []
-    for pair in run.learned.pairs:
+    for claimed in dict.fromkeys(pair.claimed for pair in run.learned.pairs):
+        impostors = [pair.impostor for pair in run.learned.pairs if pair.claimed == claimed]
         for genuine in (True, False):
             for route in ROUTES:
-                cells = [
-                    next(
-                        (
-                            item.words
-                            for item in lived.attempts
-                            if (item.pair, item.genuine, item.route) == (pair, genuine, route)
-                        ),
-                        "–",
-                    )
-                    for lived in tried
-                ]
-                who = pair.claimed if genuine else f"{pair.impostor} as {pair.claimed}"
-                rows.append((who, route, *cells))
+                who = claimed if genuine else f"{', '.join(dict.fromkeys(impostors))} as {claimed}"
+                rows.append((who, route, *(_scores(lived, claimed, route, genuine=genuine) for lived in tried)))
     header = ("Who", "Route", *(f"Release {lived.number}" for lived in tried))
     return report.Section(
         "Each attempt",
         (
             "Claimed are the people whose enrolment samples agree best among themselves under the model of the start, "
             "half of them of those who trained; no verification sample had a say in that. Impostors are people who "
-            "never took part, as far as there are any.",
+            "never took part, as far as there are any. Scores of "
+            "each clip, * where it was accepted, and the threshold.",
         ),
         tables=(report.Table(header, tuple(rows)),),
     )
+
+
+def _scores(lived: Lived, claimed: str, route: Route, *, genuine: bool) -> str:
+    """Of one person's attempts at one release; what was accepted is marked."""
+    found = [
+        item for item in lived.attempts if (item.pair.claimed, item.route, item.genuine) == (claimed, route, genuine)
+    ]
+    scores = ", ".join(f"{item.score:.2f}{'*' if item.accepted else ''}" for item in found if item.accepted is not None)
+    return f"{scores or 'none'} at {found[0].threshold:.2f}" if found else "–"
 
 
 def _flat(headings: Sequence[str]) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def lived(life: ModuleType, *, impostors: int, genuine: int = 4, **changed: obje
     """Six pairs at a false match rate of 1 %, the same over both routes."""
     attempts = [
         life.Attempt(
-            life.Pair(f"ada {number}", "eve"),
+            life.Pair(f"ada {number}", "eve", 0),
             own,
             route,
             accepted=number < (genuine if own else impostors),
@@ -83,7 +83,9 @@ def test_a_genuine_person_who_is_rejected_is_counted(life: ModuleType) -> None:
 
 def test_server_and_device_say_the_same_of_one_release(life: ModuleType) -> None:
     assert "1 attempts were decided otherwise" in lived(life, impostors=0, score=0.81).objection
-    assert lived(life, impostors=0, score=0.81, release=1).objection == ""  # the device has not switched yet
+    stays = lived(life, impostors=0, score=0.81, threshold=0.9, release=1)
+    assert stays.objection == ""  # the device has not switched
+    assert (stays.stayed, stays.thresholds) == (1, (0.74, 0.74))
 
 
 def test_what_is_not_decided_is_told(life: ModuleType) -> None:
@@ -95,9 +97,11 @@ def test_what_is_not_decided_is_told(life: ModuleType) -> None:
 def test_half_of_those_who_are_claimed_did_not_train(groups: ModuleType, life: ModuleType) -> None:
     found = groups.Groups(NAMES[:8], NAMES[8:17], NAMES[17:])
     pairs = life.pairs(found, NAMES[::-1])
-    claimed = [pair.claimed for pair in pairs]
+    claimed = list(dict.fromkeys(pair.claimed for pair in pairs))
     assert claimed == [*NAMES[7:4:-1], *NAMES[16:13:-1]]
-    assert {pair.impostor for pair in pairs} == set(NAMES[17:])
+    assert len(pairs) == len(claimed) * life.CLIPS == 18
+    for clip in range(life.CLIPS):  # by strangers in turn
+        assert {pair.impostor for pair in pairs if pair.clip == clip} == set(NAMES[17:])
     alone = life.pairs(groups.Groups(NAMES[:4], (), ()), NAMES)
-    assert [pair.claimed for pair in alone] == list(NAMES[:4])
+    assert list(dict.fromkeys(pair.claimed for pair in alone)) == list(NAMES[:4])
     assert all(pair.claimed != pair.impostor for pair in alone)
