@@ -25,9 +25,10 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk import modality
+from uvsdk.arrays import Float32
 from uvsdk.errors import BundleError, SealError, UvsdkError, WireError
 from uvsdk.records.codec import unpack
-from uvsdk.release import conclusion
+from uvsdk.release import centring, conclusion
 from uvsdk.release.backtracking import Compared
 from uvsdk.release.conclusion import Conclusion, Finding, conclude
 from uvsdk.release.gate import Verdict
@@ -101,9 +102,10 @@ class Surroundings:
 def due(now: Surroundings, history: Sequence[EvaluationRow]) -> str:
     """Why an evaluation is due, empty where none is.
 
-    ``start``: enough people have joined, and the model that verifies has not been measured on any of them; ``rounds``:
-    enough rounds since the last; ``rest``: training rests, and its last candidate was not evaluated; ``few``: the same,
-    and too few people could tell of it; ``people``: training rests, and so many have joined since the last that what
+    ``start``: enough people have joined, and the model that verifies has not been measured on any of them; ``centred``:
+    what that measurement said has moved the start of training (:mod:`uvsdk.release.centring`); ``rounds``: enough
+    rounds since the last; ``rest``: training rests, and its last candidate was not evaluated; ``few``: the same, and
+    too few people could tell of it; ``people``: training rests, and so many have joined since the last that what
     verifies can be told more of. Where the last one failed, for too few answered in time, it is tried once more after a
     day of rest.
     """
@@ -114,6 +116,8 @@ def due(now: Surroundings, history: Sequence[EvaluationRow]) -> str:
     if not held:
         return "" if now.early else "start"
     last = held[-1]
+    if now.candidate != last.candidate == last.released and now.committed == last.committed_rounds:
+        return "centred"
     if now.finished and now.candidate != now.released and all(row.candidate != now.candidate for row in held):
         return "rest"
     if now.finished and now.devices >= GROWN * last.asked:
@@ -347,8 +351,10 @@ class Evaluations:
         async with self._database.read() as connection:
             reports = await store.reports_of(connection, row.evaluation_id)
             devices = await store.respondents(connection)
+        begins: Float32 | None = None
         try:
             found = await asyncio.to_thread(self._conclude, row, reports)
+            begins = await asyncio.to_thread(self._begins, row, reports)
             found = replace(found, reasons=(*_too_few_answered(row, reports, devices), *found.reasons))
         except OSError:
             raise  # another try may succeed, and the reports are kept
@@ -360,7 +366,7 @@ class Evaluations:
         found = replace(found, reasons=(*found.reasons, *stands))
         await self._rounds.observer.reached(observer.EVALUATION_APPLIED)
         state: EvaluationState = "closed" if found.candidate is not None or found.released is not None else "failed"
-        async with self._returning.judged(row, found) as change:
+        async with self._returning.judged(row, found, begins) as change:
             number = None if release is None else release.number
             summary = summary_of(found, self._cells()) | {"training": change.told()}
             values = {"outcome": outcome, "release": number, "summary": json.dumps(summary)}
@@ -396,6 +402,14 @@ class Evaluations:
             refusals=tried.count(0),
             tried=len(tried),
         )
+
+    def _begins(self, row: EvaluationRow, reports: Sequence[ReportRow]) -> Float32 | None:
+        """What training begins from where this evaluation, of the model that it begins with, centres that."""
+        begins = self._models.candidate
+        if row.candidate != row.released or row.committed_rounds or not centring.centres(begins.manifest):
+            return None
+        sums = self._sums(row, reports, row.candidate)
+        return centring.centred(begins.theta, sums, dimension=begins.manifest.dimension)
 
     def _sums(self, row: EvaluationRow, reports: Sequence[ReportRow], version: str) -> ModelSums:
         found = (

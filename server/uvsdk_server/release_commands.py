@@ -269,7 +269,9 @@ async def _awaited(connection: AsyncConnection) -> str:
 
 
 def _returned(training: Mapping[str, Any]) -> list[str]:
-    """What became of a candidate that was worse than the best so far."""
+    """What training goes on from where that is not the candidate."""
+    if training.get("centred") is not None:
+        return [f"    training begins with the head centred on these people: {training['centred'][:12]}"]
     version = training.get("returned_to")
     if version is None:
         return []

@@ -1,5 +1,8 @@
 """After an evaluation: what training goes on from, and by how long a step (:mod:`uvsdk.release.backtracking`).
 
+After that of the model that a deployment begins with, training goes on from the same model with its head centred, where
+it has one that is made for it (:mod:`uvsdk.release.centring`).
+
 The state of the best candidate so far is kept beside the present one while that differs: its parameters, the
 algorithm's state, the optimiser's. Those who join meanwhile are admitted to both, and who leaves is removed from both.
 A return is one transaction with the end of the evaluation that asked for it.
@@ -16,6 +19,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.federation import optimisers
 from uvsdk.federation.messages import OptimiserState
@@ -40,6 +44,8 @@ class _Former:
     algorithm: Any
     optimiser: OptimiserState
     to: Returned
+    new_blob: str | None = None
+    """Of its parameters, where no row names the version yet."""
 
 
 @dataclass(slots=True)
@@ -51,20 +57,30 @@ class Change:
     worse: bool
     former: _Former | None
     stop: str
+    now: float = 0.0
     spent: tuple[str, ...] = ()
 
+    @property
+    def centred(self) -> bool:
+        """Whether training goes on from a centred start, and from no earlier state."""
+        return self.former is not None and self.former.new_blob is not None
+
     def told(self) -> dict[str, Any]:
-        """For people and programs: the best version, what training returned to, and the step from now on."""
+        """For people and programs: the best version, what training returned to or was centred to, and the step."""
         return {
             "best": self.after.best,
             "worse": self.worse,
-            "returned_to": None if self.former is None else self.former.to.model_version,
+            "returned_to": None if self.former is None or self.centred else self.former.to.model_version,
+            "centred": self.former.to.model_version if self.former is not None and self.centred else None,
             "step": self.after.step,
         }
 
     async def keep(self, connection: AsyncConnection) -> None:
         """Write it down, in the transaction that closes the evaluation."""
         if self.former is not None:
+            if self.former.new_blob is not None:
+                version, place = self.former.to.model_version, self.former.round_id
+                await ledger.insert_model(connection, version, self.former.new_blob, place, self.now)
             self.spent += await course.go_back(connection, self.former.to)
         if self.after != self.before:
             self.spent += await course.keep(connection, self.after)
@@ -83,27 +99,36 @@ class Returning:
         self._log = log
 
     @asynccontextmanager
-    async def judged(self, row: EvaluationRow, found: Conclusion) -> AsyncIterator[Change]:
-        """What ``found`` means for training; on leaving the block, which has to :meth:`Change.keep` it, it is done."""
+    async def judged(
+        self, row: EvaluationRow, found: Conclusion, start: Float32 | None = None
+    ) -> AsyncIterator[Change]:
+        """What ``found`` means for training; on leaving the block, which has to :meth:`Change.keep` it, it is done.
+
+        ``start`` is what training that has not begun is to begin from: float32 (P,), the centred parameters.
+        """
         async with self._rounds.state_lock:
-            change = await self._change(row, found)
+            change = await self._change(row, found, start)
             yield change
             self._rounds.drafts.settle()
             self._training.step = change.after.step
             if change.former is not None:
-                await self._rounds.observer.reached(observer.TRAINING_RETURNED)
+                if not change.centred:
+                    await self._rounds.observer.reached(observer.TRAINING_RETURNED)
                 self._training.state, self._training.optimiser = change.former.algorithm, change.former.optimiser
                 self._models.adopt(change.former.bundle, change.former.round_id)
             self._rounds.blobs.remove(*change.spent)
         self._say(row, change)
 
-    async def _change(self, row: EvaluationRow, found: Conclusion) -> Change:
+    async def _change(self, row: EvaluationRow, found: Conclusion, start: Float32 | None) -> Change:
         async with self._rounds.database.read() as connection:
             before = await course.of(connection)
             deployment = await ledger.deployment_row(connection)
         assert deployment is not None
         compared = found.compared
         present = row.candidate == self._models.candidate.version
+        if start is not None and present and not deployment.committed_rounds:
+            begins = await asyncio.to_thread(self._begins, start)
+            return Change(before, before, worse=False, former=begins, stop="", now=row.closed or 0.0)
         if compared is None or not present:
             return Change(before, before, worse=False, former=None, stop="")
         moved = follow(before.course, compared, returns=self._training.returns)
@@ -153,9 +178,23 @@ class Returning:
             ),
         )
 
+    def _begins(self, theta: Float32) -> _Former:
+        """The present state with other parameters."""
+        training, files, drafts = self._training, self._rounds.keys.files, self._rounds.drafts
+        bundle = self._models.candidate.with_theta(theta)
+        to = Returned(
+            bundle.version,
+            drafts.write(files.seal_state(pack(training.state))),
+            drafts.write(files.seal_optimiser(pack(training.optimiser))),
+        )
+        blob = drafts.write_array(bundle.theta)
+        return _Former(bundle, self._models.round_id, training.state, training.optimiser, to, blob)
+
     def _say(self, row: EvaluationRow, change: Change) -> None:
         self._metrics.training_step.set(change.after.step)
-        if change.former is not None:
+        if change.centred and change.former is not None:
+            self._log.info("training begins centred", model=change.former.to.model_version[:12])
+        elif change.former is not None:
             self._metrics.training_returns.inc()
             self._log.warning(
                 "training returned to the best",

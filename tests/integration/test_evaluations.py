@@ -18,12 +18,15 @@ import pytest
 from tests.integration import evaluation_fleet, harness
 from tests.integration import synthetic_evaluators as synthetic
 from tests.integration.evaluation_fleet import PEOPLE, Fleet, Towards, cohort_file, seeing
-from tests.integration.harness import KillableServer, RunningServer, SyntheticDevice, kind
+from tests.integration.harness import DIMENSION, KillableServer, RunningServer, SyntheticDevice, kind
 from tests.integration.numpy_devices import FixedTrainer
 from tests.integration.synthetic_evaluators import SCATTER, Answers
 from uvsdk.bundle import shipped
 from uvsdk.errors import ServerUnreachableError
+from uvsdk.release.centring import centre
 from uvsdk.release.report import EvaluationReport
+from uvsdk.training import backbones
+from uvsdk.training.export import export_bundle
 from uvsdk_device.connection import Connection
 from uvsdk_server import observer
 
@@ -126,7 +129,8 @@ def test_a_life_of_a_model(tmp_path: Path) -> None:
             assert (kept["cause"], kept["outcome"], kept["release"]) == ("rounds", "kept", None)
             assert any("of genuine trials" in reason for reason in kept["reasons"])
             assert kept["candidate"] == worse
-            assert kept["summary"]["training"] == {"best": better, "worse": True, "returned_to": better, "step": step}
+            told = {"best": better, "worse": True, "returned_to": better, "centred": None, "step": step}
+            assert kept["summary"]["training"] == told
             assert found.server.released()["model_version"] == better
             assert candidate_of(found.server) == better
         assert len(releases(found.server)) == 3
@@ -173,6 +177,36 @@ def test_a_deployment_that_trains_nobody_calibrates_itself_and_again_when_it_has
         second = found.closed(2)
         assert (second["cause"], second["outcome"], second["release"]) == ("people", "calibrated", 3)
         harness.eventually(lambda: training_state(found.devices[0]) == "finished")
+
+
+def test_training_begins_centred_where_the_head_is_made_for_it(tmp_path: Path) -> None:
+    """The first evaluation moves the start, the second measures that at once, and rounds go on from there."""
+    model = export_bundle(backbones.get("digits-cnn+centred", "head").random(1))
+    config = replace(synthetic.EVALUATED, backbone="digits-cnn+centred", train="head", rounds=4)
+    with party(tmp_path, config=config, model=model) as found:
+        began = candidate_of(found.server)
+        assert found.evaluate(after=0) == 1
+        told = found.closed(1)["summary"]["training"]
+        harness.eventually(lambda: candidate_of(found.server) != began)
+        moved = candidate_of(found.server)
+        assert (told["centred"], told["returned_to"], told["step"]) == (moved, None, 1.0)
+        theta = np.frombuffer(found.server.ask("GET", "/v1/models/candidate/theta").content, "<f4")
+        np.testing.assert_array_equal(theta[:-DIMENSION], np.eye(DIMENSION, dtype=np.float32).ravel())
+        rows = [found.answers.rows(device, began) for device in found.devices]
+        means = [one.mean(axis=0, dtype=np.float64) for one in rows]
+        templates = np.mean([mean / np.linalg.norm(mean) for mean in means], axis=0)
+        trainers = {device.number for device in found.trainers}
+        single = np.mean([mean for number, mean in enumerate(means) if number not in trainers], axis=0)
+        np.testing.assert_allclose(theta[-DIMENSION:], -centre(templates, single), atol=2e-4)
+
+        found.answers.scatter[moved] = SCATTER / 2
+        assert found.evaluate(after=1) == 2
+        second = found.closed(2)
+        assert (second["cause"], second["outcome"]) == ("centred", "released"), second["summary"]
+        assert second["summary"]["training"]["centred"] is None
+        assert found.server.released()["model_version"] == moved
+        harness.play_round(found.trainers, 0, parameters=len(theta))
+        harness.eventually(lambda: candidate_of(found.server) != moved)
 
 
 def test_what_is_no_report_of_this_device_is_refused_and_a_good_one_still_counts(tmp_path: Path) -> None:
@@ -364,7 +398,7 @@ def test_a_server_killed_at_every_point_comes_to_the_same_release_once(tmp_path:
     harness.eventually(lambda: state(2) == "closed")
     assert kills == len(observer.EVALUATION_POINTS) + 3
     assert evaluations(server)[1]["candidate"] == worse
-    training = {"best": start, "worse": True, "returned_to": start, "step": 0.5}
+    training = {"best": start, "worse": True, "returned_to": start, "centred": None, "step": 0.5}
     assert evaluations(server)[1]["summary"]["training"] == training
     assert server.rows("SELECT step, worse, best, kept_version FROM course") == [(0.5, 1, start, None)]
     columns = {

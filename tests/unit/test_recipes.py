@@ -58,7 +58,8 @@ def test_without_a_recipe_nothing_is_added() -> None:
 
 
 def test_an_unknown_recipe_names_those_there_are() -> None:
-    with pytest.raises(UnknownNameError, match="no recipe 'voices'; there are voice-head, voice-all, letters"):
+    there = "no recipe 'voices'; there are voice-head, voice-all, voice-centred, letters"
+    with pytest.raises(UnknownNameError, match=there):
         recipes.configured({**NAMED, "recipe": "voices"})
     with pytest.raises(UnknownNameError, match="no recipe '3'"):
         recipes.configured({**NAMED, "recipe": 3})

@@ -17,6 +17,9 @@ FORMAT = 1
 PARTS = ("all", "block", "head")
 """What of a trunk is trained: everything; its last block of layers and its head; its head, the last layer, alone."""
 
+CENTRED = "centred"
+"""What the name of a backbone ends in, after a plus, whose head's bias takes a domain's mean off."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:

@@ -6,20 +6,25 @@ released, and :func:`uvsdk.release.backtracking.follow` what training goes on fr
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from uvsdk.arrays import Float32
+from uvsdk.bundle.manifest import CENTRED
 from uvsdk.errors import BundleError
 from uvsdk.federation import roles
 from uvsdk.federation.round import ServerState
 from uvsdk.release.backtracking import Course, follow
+from uvsdk.release.centring import centred
 from uvsdk.release.conclusion import Conclusion, conclude
-from uvsdk.release.report import GROUPS, report_on
+from uvsdk.release.report import GROUPS, SUMMED, report_on
 from uvsdk.release.sums import ModelSums
 from uvsdk.simulation.engine import Simulation
 from uvsdk.simulation.records import RoundRecord
+from uvsdk.training import backbones
 
 START: Final = "round 0"
 
@@ -46,6 +51,7 @@ class Evaluations:
         self._simulation = simulation
         self._best: ServerState | None = None
         self._sums = self._reports(START)
+        self._centre()
 
     def __call__(self, record: RoundRecord) -> None:
         """After a round."""
@@ -87,6 +93,21 @@ class Evaluations:
         if found.passes:
             self.released, self._sums = simulation.theta.copy(), sums
             self.releases += 1
+
+    def _centre(self) -> None:
+        """Let a head that is made for it begin centred, and measure that at once, as a server does."""
+        simulation = self._simulation
+        if simulation.method.impostors not in SUMMED or not any(
+            isinstance(layer, backbones.Affine) for layer in simulation.trunk.modules()
+        ):
+            return
+        start = simulation.present
+        theta = centred(start.theta, self._sums, dimension=simulation.dimension)
+        if theta is not None:
+            simulation.go_back(replace(start, theta=theta), step=start.step)
+            self._best = start
+            self.evaluate(CENTRED, collapse=math.nan)
+            self._best = None  # what the first round makes of the start holds those who join
 
     def _reports(self, version: str) -> ModelSums:
         """What devices report of the parameters as they are."""

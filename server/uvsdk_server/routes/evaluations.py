@@ -51,9 +51,9 @@ class EvaluationAnswer(BaseModel):
 class EvaluationListing(BaseModel):
     """One evaluation. Times are Unix seconds; ``arrived`` counts reports, while it collects those so far.
 
-    ``cause`` is ``start``, ``rounds``, ``rest``, ``people`` or ``request``; ``outcome`` is ``released``, ``calibrated``
-    or ``kept``, and ``release`` the number of the release that came of it. ``reasons`` say why the candidate was kept,
-    ``summary`` what was measured.
+    ``cause`` is ``start``, ``centred``, ``rounds``, ``rest``, ``people`` or ``request``; ``outcome`` is ``released``,
+    ``calibrated`` or ``kept``, and ``release`` the number of the release that came of it. ``reasons`` say why the
+    candidate was kept, ``summary`` what was measured.
     """
 
     model_config = ConfigDict(protected_namespaces=())

@@ -252,7 +252,7 @@ async def commit_round(
         )
     )
     # A round in which nothing moved ends with the version it began with.
-    await _insert_model(connection, outcome.model_version, outcome.theta_blob, round_id, now)
+    await insert_model(connection, outcome.model_version, outcome.theta_blob, round_id, now)
     await change_round(
         connection,
         round_id,
@@ -265,7 +265,8 @@ async def commit_round(
     return await order_unnamed(connection, *former)
 
 
-async def _insert_model(connection: AsyncConnection, version: str, theta_blob: str, round_id: int, now: float) -> None:
+async def insert_model(connection: AsyncConnection, version: str, theta_blob: str, round_id: int, now: float) -> None:
+    """Keep a version's parameters; of one that is kept already the round is the later one."""
     moved = await connection.execute(update(models).where(models.c.model_version == version).values(round_id=round_id))
     if moved.rowcount == 0:
         await connection.execute(

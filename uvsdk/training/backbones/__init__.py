@@ -1,8 +1,10 @@
 """The trainable trunks: each module in this folder holds one, under the attribute ``BACKBONE``.
 
 A module's name with hyphens for underscores is the backbone's registry name, so adding one touches one file. Any of
-them can be given a linear head of another dimension: ``ge2e+255`` is ``ge2e`` and a matrix of 255 rows after it. And
-any of them can be trained in part (:class:`Partial`): the last block, or the head alone, over layers that stay.
+them can be given a linear head of another dimension: ``ge2e+255`` is ``ge2e`` and a matrix of 255 rows after it; or
+one that starts where it changes nothing, and whose bias may take a domain's mean off: ``campplus+centred``
+(:class:`Centred`). And any of them can be trained in part (:class:`Partial`): the last block, or the head alone, over
+layers that stay.
 Needs torch (the ``train`` extra); a bundle made from a backbone does not.
 """
 
@@ -22,7 +24,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from uvsdk.arrays import Float32
-from uvsdk.bundle.manifest import PARTS, Parameter
+from uvsdk.bundle.manifest import CENTRED, PARTS, Parameter
 from uvsdk.errors import (
     SettingsError,
     TrainingUnavailableError,
@@ -39,7 +41,7 @@ except ImportError as error:
     raise TrainingUnavailableError("backbones need torch: pip install 'uvsdk[train]'") from error
 
 
-_WITH_HEAD = re.compile(r"(?P<trunk>.+)\+(?P<dimension>[1-9][0-9]{0,4})")
+_WITH_HEAD = re.compile(rf"(?P<trunk>.+)\+(?P<head>[1-9][0-9]{{0,4}}|{CENTRED})")
 
 
 class Backbone(nn.Module):
@@ -125,7 +127,7 @@ class Headed(Backbone):
     def __init__(self, trunk: Backbone | None = None) -> None:
         super().__init__()
         self.trunk = self.inner() if trunk is None else trunk
-        self.head = nn.Linear(self.inner.dimension, self.dimension, bias=False)
+        self.head: nn.Linear = nn.Linear(self.inner.dimension, self.dimension, bias=False)
         self.sources = (*self.trunk.sources, "head: random initialisation") if self.trunk.sources else ()
 
     def forward(self, views: Tensor) -> Tensor:
@@ -160,6 +162,37 @@ class Headed(Backbone):
             torch.manual_seed(seed)
             backbone = cls(trunk)
         return backbone.eval()
+
+
+class Affine(nn.Linear):
+    """``W e + b`` of the direction e of its input, float32 (B, d) -> (B, d); it starts with W = 1 and b = 0."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__(dimension, dimension)
+        nn.init.eye_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """See the class."""
+        z: Tensor = super().forward(nn.functional.normalize(rows, dim=1))
+        return z
+
+
+class Centred(Headed):
+    """A trunk and an affine map of its unit embeddings, which at first changes none of them.
+
+    A microphone, a telephone or a language moves everybody's embeddings the same way, and strangers' cosines up with
+    it. With b at minus the mean of people's means (:mod:`uvsdk.release.centring`) that is taken off.
+    """
+
+    def __init__(self, trunk: Backbone | None = None) -> None:
+        super().__init__(trunk)
+        self.head = Affine(self.dimension)
+        self.start_orthogonal()
+
+    def start_orthogonal(self) -> None:
+        """Nothing: it begins as the identity."""
+        self.sources = (*self.trunk.sources, "head: identity") if self.trunk.sources else ()
 
 
 class Partial(Backbone):
@@ -241,16 +274,19 @@ def get(name: str, part: str = "all") -> type[Backbone]:
     bare = with_head["trunk"] if with_head else name
     if bare not in names():
         raise UnknownNameError(
-            f"no backbone {name!r}; there are {', '.join(names())}, each also with a head, as in 'ge2e+255'"
+            f"no backbone {name!r}; there are {', '.join(names())}, each also with a head, as in 'ge2e+255' or "
+            f"'ge2e+{CENTRED}'"
         )
     found: type[Backbone] = importlib.import_module(f"{__name__}.{bare.replace('-', '_')}").BACKBONE
-    return _headed(found, int(with_head["dimension"])) if with_head else found
+    return _headed(found, with_head["head"]) if with_head else found
 
 
-def _headed(trunk: type[Backbone], size: int) -> type[Headed]:
-    class Made(Headed):
+def _headed(trunk: type[Backbone], head: str) -> type[Headed]:
+    kind, size = (Centred, trunk.dimension) if head == CENTRED else (Headed, int(head))
+
+    class Made(kind):  # type: ignore[misc, valid-type]
         inner = trunk
-        name = f"{trunk.name}+{size}"
+        name = f"{trunk.name}+{head}"
         modality = trunk.modality
         dimension = size
         preprocessing = trunk.preprocessing
