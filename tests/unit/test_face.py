@@ -185,6 +185,38 @@ def test_which_face_is_meant() -> None:
     assert choose([corner, small], picture, 32, "largest") is corner
 
 
+def test_who_stands_beside_a_person_in_the_middle() -> None:
+    # The middle of 400 x 200 is (199.5, 99.5). The largest, 100 wide, has its centre there or `off` pixels beside it.
+    picture = (400, 200)
+
+    def two(width: float, at: float, off: float = 0.0) -> list[detector.Detection]:
+        first, second = detection(100, left=149.5 + off, top=49.5), detection(width, left=at - width / 2, top=50)
+        return [first, second]
+
+    beside = two(85, at=360)
+    assert choose(beside, picture, 32) is beside[0]
+    with pytest.raises(SeveralFacesError):  # 0.86 of the width: no longer clear who is meant
+        choose(two(86, at=360), picture, 32)
+    with pytest.raises(SeveralFacesError):  # less than half a width farther from the middle
+        choose(two(85, at=199.5 + 48, off=0.0), picture, 32)
+    with pytest.raises(SeveralFacesError):  # the middle lies beside the largest face: two people side by side
+        choose(two(85, at=310, off=-51.0), picture, 32)
+
+
+@given(
+    widths=st.lists(st.floats(35, 150), min_size=1, max_size=5),
+    places=st.lists(st.tuples(st.floats(-20, 380), st.floats(-20, 180)), min_size=5, max_size=5),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_default_takes_the_largest_face_or_none(widths: list[float], places: list[tuple[float, float]]) -> None:
+    """So a face smaller than an impostor's own never opens a door, wherever it is held."""
+    faces = [detection(w, *place) for w, place in zip(sorted(widths, reverse=True), places, strict=False)]
+    try:
+        assert choose(faces, (400, 200), 32) is faces[0]
+    except SeveralFacesError:
+        assert any(face.pixels >= 0.6 * faces[0].pixels for face in faces[1:])
+
+
 def test_a_window_turns_about_its_face() -> None:
     # Scale 2 and a quarter turn anticlockwise about (10, 20) into a window of 9: the centre comes to (4, 4), and what
     # was to its right, at (11, 20), comes to lie above it, 2 pixels up (y points down).
@@ -216,7 +248,7 @@ def test_almost_every_real_face_is_found(photos: list[bytes], portraits: np.ndar
             FACE.prepare(data, graphs)
         except SeveralFacesError:  # LFW shows people in company
             refused += 1
-    assert refused <= len(photos) // 5
+    assert refused <= len(photos) // 20
 
 
 def test_chips_lie_on_the_template(photo: Image.Image) -> None:

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image, ImageCms
 
 import uvsdk
+from examples.reproduce.lfw import company
 from tests import real_data
 from tests.builders import image_file
 from uvsdk.bundle import Bundle
@@ -26,7 +27,7 @@ from uvsdk.errors import (
     WeightsNotFoundError,
 )
 from uvsdk.modality import Capture, Limits, image
-from uvsdk.modality.face.chips import choose
+from uvsdk.modality.face.chips import CapturedFace, choose
 from uvsdk.modality.face.detector import Detection
 from uvsdk.scoring import Threshold
 from uvsdk.templates.storage import MemoryStore
@@ -294,6 +295,23 @@ def test_company_in_the_picture(photo: Image.Image, bundle: Bundle) -> None:
     embed(background, bundle, capture=Capture(faces="single"))
     with pytest.raises(SeveralFacesError, match="2 faces "):
         embed(background, bundle, capture=Capture(faces="only"))
+
+
+@pytest.mark.parametrize("ratio", [1.2, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("place", company.PLACES)
+def test_a_smaller_face_held_beside_an_impostors_opens_nothing(ratio: float, place: str, bundle: Bundle) -> None:
+    impostor, person = (
+        embed(files[0], bundle, capture=ANY) for files in (list(people().values())[1], list(people().values())[2])
+    )
+    assert isinstance(impostor.captured, CapturedFace)
+    assert isinstance(person.captured, CapturedFace)
+    picture, _ = company.together(impostor.captured, person.captured, ratio, place)
+    try:
+        taken = embed(picture, bundle).embedding
+    except SeveralFacesError:
+        return
+    assert taken @ person.embedding < 0.3
+    assert taken @ impostor.embedding > 0.7
 
 
 def test_a_calibration_takes_pictures_by_the_same_rule(

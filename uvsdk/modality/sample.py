@@ -56,9 +56,10 @@ class Capture:
     Args:
         quality: what a sample must reach before it is matched, see :data:`uvsdk.scoring.QualityPolicy`.
         faces: whose face is meant where a picture has several. ``single``: the one face that is clearly the largest
-            (a passer-by in the background does not count), else :class:`SeveralFacesError`. ``largest``: the largest,
-            of equals the one nearest the middle. ``only``: any second face is a :class:`SeveralFacesError`. It is
-            never "whichever matches": that would let a bystander unlock.
+            (a passer-by in the background does not count, nor one beside a person who fills the middle), else
+            :class:`SeveralFacesError`. ``largest``: the largest, of near equals the one nearest the middle, which may
+            be a smaller one: for collections of photographs, not for doors. ``only``: any second face is a
+            :class:`SeveralFacesError`. It is never "whichever matches": that would let a bystander unlock.
         limits: how large a sample may be.
     """
 

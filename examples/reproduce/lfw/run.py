@@ -109,13 +109,18 @@ def chip_embedder(bundle: Bundle) -> Embedder:
 
 def chip_embedding(bundle: Bundle, jpeg: bytes) -> Float32:
     """From a chip on the ArcFace template to its embedding, without detection."""
+    return bundle.embedding(chip_views(bundle, jpeg))
+
+
+def chip_views(bundle: Bundle, jpeg: bytes) -> Float32:
+    """From a chip on the ArcFace template to views on the bundle's own."""
     reader, settings = modality.get("face"), bundle.manifest.preprocessing
     source = alignment.TEMPLATES["arcface"]
     target = alignment.TEMPLATES[str(settings.get("template", "arcface"))]
     size = int(settings.get("size") or target.size)
     image = Image.open(io.BytesIO(jpeg)).convert("RGB")
     chip = np.asarray(image) if target is source else alignment.warp(image, target.fit(source.points, size), size)
-    return bundle.embedding(reader.views(chip, settings))
+    return reader.views(chip, settings)
 
 
 def _others_threshold(chips: ProtocolOutcome) -> float:
