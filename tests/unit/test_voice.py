@@ -96,16 +96,24 @@ def test_a_tone_falls_into_its_band() -> None:
     assert frames[50] @ (1 / np.maximum(mel.filter_bank(16_000, 400, 40).max(axis=1), 1e-9)) > 0.5 * 50**2
 
 
-def test_kaldi_energies_are_those_of_its_definition() -> None:
+@pytest.mark.parametrize(
+    ("taper", "amplitude", "shape"),
+    [
+        ("povey", 1.0, (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 399)) ** 0.85),
+        ("hamming", 32_768.0, np.hamming(400)),
+    ],
+)
+def test_kaldi_energies_are_those_of_its_definition(taper: str, amplitude: float, shape: np.ndarray) -> None:
     """Frame by frame as ``compute-fbank-feats --dither=0`` describes it, with numpy's transform."""
     pcm = np.random.default_rng(0).normal(0.0, 0.1, 1000).astype(np.float32)
-    got = fbank.fbank(pcm, sample_rate=16_000, window=400, hop=160, mels=80)
+    sizes = {"sample_rate": 16_000, "window": 400, "hop": 160, "mels": 80}
+    got = fbank.fbank(pcm, **sizes, taper=taper, amplitude=amplitude)
     assert (got.shape, got.dtype) == ((1 + 1000 // 160, 80), np.float32)
     # Frame 3 is centred on sample 480: samples 280 to 680.
-    frame = pcm[280:680].astype(np.float64)
+    frame = amplitude * pcm[280:680].astype(np.float64)
     frame -= frame.mean()
     frame = np.append((1 - 0.97) * frame[0], frame[1:] - 0.97 * frame[:-1])
-    frame *= (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 399)) ** 0.85
+    frame *= shape
     power = np.abs(np.fft.rfft(frame, 512)) ** 2
     corners = np.linspace(1127 * np.log(1 + 20 / 700), 1127 * np.log(1 + 8000 / 700), 82)
     bins = 1127 * np.log(1 + np.arange(257) * 16_000 / 512 / 700)

@@ -10,7 +10,7 @@ from uvsdk.cli import Command, setting
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("backbone", metavar="BACKBONE", help="a backbone's name, or sface")
+    parser.add_argument("backbone", metavar="BACKBONE", help="a backbone's name, sface, auraface or wespeaker-resnet34")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the bundle to write (.uvb)")
     parser.add_argument(
         "--train",
@@ -48,6 +48,17 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.train != "all":
             raise SettingsError("sface is a fixed model: nothing of it is trained, so there is no part to name")
         bundle = sface_bundle(weights=arguments.weights, download=arguments.download)
+    elif _is_network(arguments.backbone):
+        from uvsdk.training.graphs.network import network_bundle
+
+        if arguments.train != "all":
+            raise SettingsError(f"{arguments.backbone} is a fixed model: nothing of it is trained")
+        bundle = network_bundle(
+            arguments.backbone,
+            weights=arguments.weights,
+            download=arguments.download,
+            preprocessing=dict(arguments.set),
+        )
     else:
         from uvsdk.training import backbones
         from uvsdk.training.export import export_bundle
@@ -76,6 +87,12 @@ def _run(arguments: argparse.Namespace) -> int:
     for source in bundle.manifest.sources:
         print(f"from {source}")
     return 0
+
+
+def _is_network(name: str) -> bool:
+    from uvsdk.training.catalogue import CATALOGUE
+
+    return name in CATALOGUE and CATALOGUE[name].network is not None
 
 
 COMMAND = Command("export", "make a model bundle that runs without torch", _configure, _run)

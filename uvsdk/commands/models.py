@@ -33,6 +33,10 @@ def _run(arguments: argparse.Namespace) -> int:
                 place = "not here"
             print(f"{entry.name:24} {entry.size / 1e6:6.1f} MB  {entry.role}")
             print(f"{'':24} {entry.origin}; {entry.licence}")
+            if entry.expects:
+                print(f"{'':24} takes {entry.expects}")
+            if entry.claim:
+                print(f"{'':24} its publisher claims: {entry.claim}")
             print(f"{'':24} sha256 {entry.sha256}")
             print(f"{'':24} {place}")
         return 0

@@ -24,9 +24,9 @@ import httpx
 
 from uvsdk.errors import ChecksumError, UnknownNameError, WeightsNotFoundError
 from uvsdk.system import network
-from uvsdk.training.catalogue import CATALOGUE, Package, Weights
+from uvsdk.training.catalogue import CATALOGUE, Network, Package, Weights
 
-__all__ = ["CATALOGUE", "DOWNLOAD_TIMEOUT_S", "Package", "Weights", "cache_folder", "fetch", "find"]
+__all__ = ["CATALOGUE", "DOWNLOAD_TIMEOUT_S", "Network", "Package", "Weights", "cache_folder", "fetch", "find"]
 
 DOWNLOAD_TIMEOUT_S = 900.0
 _CHUNK_BYTES = 1 << 20

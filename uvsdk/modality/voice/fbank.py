@@ -19,7 +19,9 @@ FLOOR = float(np.finfo(np.float32).eps)
 """Energies below it count as it (Kaldi's ``FLT_EPSILON``)."""
 
 
-def fbank(pcm: Float32, *, sample_rate: int, window: int, hop: int, mels: int) -> Float32:
+def fbank(
+    pcm: Float32, *, sample_rate: int, window: int, hop: int, mels: int, taper: str = "povey", amplitude: float = 1.0
+) -> Float32:
     """Natural logarithm of the energy per mel band and frame, (1 + n // hop, mels).
 
     Frame ``t`` is centred on sample ``t * hop``, as in :func:`uvsdk.modality.voice.mel.spectrogram`, so that speech
@@ -32,13 +34,16 @@ def fbank(pcm: Float32, *, sample_rate: int, window: int, hop: int, mels: int) -
         window: samples per window, even.
         hop: samples between windows.
         mels: number of bands.
+        taper: the window's shape, ``povey`` or ``hamming``.
+        amplitude: what a sample of 1 counts as; 32,768 for an encoder that was taught on 16-bit values, whose quiet
+            bands lie further above the floor.
     """
     padded = np.pad(np.asarray(pcm, np.float32), window // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop][: 1 + len(pcm) // hop]
-    return energies(frames, sample_rate=sample_rate, mels=mels)
+    return energies(frames, sample_rate=sample_rate, mels=mels, taper=taper, amplitude=amplitude)
 
 
-def energies(frames: Float32, *, sample_rate: int, mels: int) -> Float32:
+def energies(frames: Float32, *, sample_rate: int, mels: int, taper: str = "povey", amplitude: float = 1.0) -> Float32:
     """The logarithms of windows as they were cut, float32 (T, window) -> (T, mels); see :func:`fbank`."""
     window = frames.shape[1]
     centred = frames - frames.mean(axis=1, keepdims=True)
@@ -49,13 +54,15 @@ def energies(frames: Float32, *, sample_rate: int, mels: int) -> Float32:
     # A magnitude does not depend on where time begins: counted from the middle of the window, the real part sees only
     # its even half and the imaginary part only its odd half.
     half = window // 2
-    cosines, sines = _transform(window)
+    cosines, sines = _transform(window, taper)
     ahead, behind = emphasised[:, half:], emphasised[:, half - 1 :: -1]
     real, imaginary = (ahead + behind) @ cosines, (ahead - behind) @ sines
     np.square(real, out=real)
     np.square(imaginary, out=imaginary)
     real += imaginary
     banded = real @ filter_bank(sample_rate, window, mels).T
+    if amplitude != 1.0:
+        banded *= np.float32(amplitude * amplitude)
     found: Float32 = np.log(np.maximum(banded, np.float32(FLOOR)))
     return found
 
@@ -82,12 +89,29 @@ def povey(length: int) -> Float32:
 
 
 @lru_cache(maxsize=8)
-def _transform(window: int) -> tuple[Float32, Float32]:
+def hamming(length: int) -> Float32:
+    """Kaldi's Hamming window, float32 (length,).
+
+    >>> hamming(3).astype(float).round(3).tolist()
+    [0.08, 1.0, 0.08]
+    """
+    window = (0.54 - 0.46 * np.cos(2.0 * np.pi * np.arange(length) / (length - 1))).astype(np.float32)
+    window.setflags(write=False)
+    return window
+
+
+_TAPERS = {"povey": povey, "hamming": hamming}
+TAPERS = tuple(_TAPERS)
+"""The shapes of window there are."""
+
+
+@lru_cache(maxsize=8)
+def _transform(window: int, taper: str = "povey") -> tuple[Float32, Float32]:
     """Cosines and sines under the window, (half, bins) each, for the samples after its middle."""
     half, length = window // 2, transform_length(window)
     # The topmost bin takes part in no triangle.
     angles = 2.0 * np.pi * np.outer(np.arange(half) + 0.5, np.arange(length // 2)) / length
-    weights = np.asarray(povey(window), np.float64)[half:, None]
+    weights = np.asarray(_TAPERS[taper](window), np.float64)[half:, None]
     cosines, sines = (np.cos(angles) * weights).astype(np.float32), (np.sin(angles) * weights).astype(np.float32)
     cosines.setflags(write=False)
     sines.setflags(write=False)

@@ -35,6 +35,8 @@ class Framing:
     sample_rate: int = 16_000
     mels: int = 40
     bank: str = "slaney"
+    taper: str = "povey"
+    amplitude: float = 1.0
     window_s: float = 0.025
     hop_s: float = 0.010
     scale: str = "power"
@@ -52,6 +54,10 @@ class Framing:
             )
         if min(self.mels, self.view_frames, self.view_hop_frames) < 1 or self.minimum_speech_s < 0:
             raise BundleError(f"voice features need positive sizes, got {self}")
+        if self.bank != "kaldi" and (self.taper, self.amplitude) != ("povey", 1.0):
+            raise BundleError(f"only Kaldi's mel energies have a taper and an amplitude, got {self}")
+        if not 0.0 < self.amplitude < np.inf:
+            raise BundleError(f"the amplitude of a sample is positive, got {self}")
         if self.bank == "kaldi" and self.scale != "log":
             raise BundleError(f"Kaldi's mel energies are logarithms; set scale to log, got {self}")
 
@@ -72,6 +78,8 @@ class Framing:
             sample_rate=int(number(preprocessing, "sample_rate", default=16_000)),
             mels=int(number(preprocessing, "mels", default=40)),
             bank=word(preprocessing, "bank", default="slaney", allowed=("slaney", "kaldi")),
+            taper=word(preprocessing, "taper", default="povey", allowed=fbank.TAPERS),
+            amplitude=number(preprocessing, "amplitude", default=1.0),
             window_s=number(preprocessing, "window_s", default=0.025),
             hop_s=number(preprocessing, "hop_s", default=0.010),
             scale=word(preprocessing, "scale", default="power", allowed=("power", "log")),
@@ -220,7 +228,8 @@ def _bands(pcm: Float32, power: Float32, heard: Float32, framing: Framing) -> Fl
     """
     if framing.bank == "kaldi":
         sizes = {"window": framing.window, "hop": framing.hop, "mels": framing.mels}
-        return fbank.fbank(pcm, sample_rate=framing.sample_rate, **sizes)
+        shape, amplitude = framing.taper, framing.amplitude
+        return fbank.fbank(pcm, sample_rate=framing.sample_rate, taper=shape, amplitude=amplitude, **sizes)
     if framing.mels == vad.MELS:
         return heard
     return power @ mel.filter_bank(framing.sample_rate, framing.window, framing.mels).T
