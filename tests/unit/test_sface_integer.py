@@ -21,6 +21,7 @@ onnx = pytest.importorskip("onnx", reason="making a bundle needs the train extra
 from uvsdk.bundle import Bundle  # noqa: E402
 from uvsdk.system.execution import onnxruntime  # noqa: E402
 from uvsdk.training import weights  # noqa: E402
+from uvsdk.training.graphs.rounding import in_blocks, rounded  # noqa: E402
 from uvsdk.training.graphs.sface import Precision, float_graph, integer, sface_bundle  # noqa: E402
 from uvsdk.training.graphs.sface.layers import Layer, Projection, fold  # noqa: E402
 
@@ -73,13 +74,13 @@ def test_a_channels_codes_hold_its_prelu(seed: int, twice: bool) -> None:
 def test_weights_fit_sixteen_bits_in_pairs() -> None:
     rng = np.random.default_rng(0)
     weight = rng.normal(size=(16, 10, 1, 1))
-    stored, scale = integer._quantised(weight, pairs=True)
+    stored, scale = rounded(weight, pairs=True)
     first, second = stored[:, 0::2], stored[:, 1::2]
     together = np.where(first * second > 0, np.abs(first + second), 0)
     assert together.max() <= 128
     assert np.abs(stored).max() <= 127
     assert np.abs(stored * scale[:, None, None, None] - weight).max() <= scale.max() / 2 + 1e-12
-    alone, _ = integer._quantised(weight, pairs=False)
+    alone, _ = rounded(weight, pairs=False)
     assert np.abs(alone).max() == 127
 
 
@@ -95,7 +96,7 @@ def test_rows_in_blocks_are_the_same_convolution() -> None:
 
     # Two blocks of four pixels a row: (6, 2, 4 * 3) and back from (6, 2, 4 * 2).
     blocks = picture.transpose(1, 2, 0).reshape(6, 2, 12).transpose(2, 0, 1)
-    made = convolved(integer._in_blocks(weight), blocks).transpose(1, 2, 0).reshape(6, 8, 2).transpose(2, 0, 1)
+    made = convolved(in_blocks(weight), blocks).transpose(1, 2, 0).reshape(6, 8, 2).transpose(2, 0, 1)
     assert made == pytest.approx(convolved(weight, picture))
 
 

@@ -45,10 +45,15 @@ class FrozenViews:
     crops: Float32
 
     def __post_init__(self) -> None:
-        if not len(self.inference) or self.inference.shape[1:] != self.crops.shape[1:]:
+        if not len(self.inference) or _channels(self.inference) != _channels(self.crops):
             raise BundleError(
                 f"views of shape {self.inference.shape} and crops of shape {self.crops.shape} are not of one sample"
             )
+
+
+def _channels(views: Float32) -> tuple[int, tuple[int, ...]]:
+    """Axes and channels: of views over time the last axis is time, and inference's may be of any length."""
+    return views.ndim, views.shape[1 : 2 if views.ndim == 3 else None]
 
 
 class FrozenPart:

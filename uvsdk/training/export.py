@@ -55,13 +55,16 @@ def export_bundle(
 
     Raises:
         BundleError: the graph's embeddings differ from torch's by more than 1e-4, relative to their largest entry; or,
-            where the preprocessing says ``recurrent: int8``, those of the quantised graph by more than 8 % of the norm.
+            where the preprocessing says ``recurrent: int8``, those of the quantised graph by more than 8 % of the norm;
+            or ``frozen: int8`` was asked for layers whose activations were never measured.
         WeightsNotFoundError: a detector is nowhere to be found.
         SettingsError: no such preprocessing setting.
     """
     was_training = backbone.training
     backbone.eval()
     try:
+        settings = {**backbone.preprocessing, **_known(backbone, preprocessing or {})}
+        frozen = _frozen(backbone, settings, asked=preprocessing or {})
         traced = _trace(_distinct(backbone))
         graph = externalise(traced, parameters(backbone))
         detectors, detector_sources = auxiliary(backbone.modality, download=download)
@@ -69,7 +72,7 @@ def export_bundle(
             backbone.modality,
             backbone.name,
             backbone.dimension,
-            {**backbone.preprocessing, **_known(backbone, preprocessing or {})},
+            settings,
             parameters(backbone),
             (*(backbone.sources or ("random initialisation",)), *detector_sources),
             backbone.part,
@@ -81,11 +84,31 @@ def export_bundle(
             graph = externalise(quantise_recurrent(traced), parameters(backbone))
             exact, bundle = bundle, Bundle(manifest, flatten(backbone), {"embedding": graph, **detectors})
             _check_agreement(exact, bundle, views)
+        if frozen is not None:
+            graph = externalise(frozen, parameters(backbone))
+            bundle = Bundle(manifest, flatten(backbone), {"embedding": graph, **detectors})
     finally:
         backbone.train(was_training)
     if not difference <= PARITY:
         raise BundleError(f"the exported graph differs from torch by {difference:.2e}, allowed {PARITY:.0e}")
     return bundle
+
+
+def _frozen(backbone: Backbone, settings: dict[str, Scalar], *, asked: Mapping[str, Scalar]) -> bytes | None:
+    """The graph whose frozen layers compute in 8 bits, where ``settings`` say so; they are corrected where none can."""
+    if settings.get("frozen") != "int8":
+        return None
+    from uvsdk.training.graphs.campplus import frozen_in_8_bits
+
+    graph = frozen_in_8_bits(backbone) if isinstance(backbone, Partial) and backbone.part == "head" else None
+    if graph is None:
+        if "frozen" in asked:
+            raise BundleError(
+                "8 bits are for the layers below a head that alone is trained, with the weights on record; export with "
+                "--train head, or with frozen=float32"
+            )
+        settings["frozen"] = "float32"
+    return graph
 
 
 def parity(backbone: Backbone, bundle: Bundle, *, views: Float32) -> float:

@@ -43,6 +43,7 @@ class Framing:
     mean: str = "none"
     view_frames: int = 160
     view_hop_frames: int = 80
+    windows: str = "fixed"
     minimum_speech_s: float = 0.5
 
     def __post_init__(self) -> None:
@@ -86,6 +87,7 @@ class Framing:
             mean=word(preprocessing, "mean", default="none", allowed=("none", "utterance")),
             view_frames=int(number(preprocessing, "view_frames", default=160)),
             view_hop_frames=int(number(preprocessing, "view_hop_frames", default=80)),
+            windows=word(preprocessing, "windows", default="fixed", allowed=("fixed", "even")),
             minimum_speech_s=number(preprocessing, "minimum_speech_s", default=0.5),
         )
 
@@ -157,16 +159,27 @@ def prepare(sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTU
 def views(features: Array, preprocessing: Preprocessing) -> Float32:
     """Windows ``view_hop_frames`` apart that cover every frame, (n, view_frames, mels); the last lies at the end.
 
-    Speech shorter than a window is made to fill one, see :func:`fill`.
+    Speech shorter than a window is made to fill one, see :func:`fill`. Where ``windows`` is ``even``, they are as few
+    as none is longer than ``view_frames``, and all of one length: speech shorter than that is one window as it is.
     """
     framing = Framing.read(preprocessing)
     rows = _checked(features, framing)
     width, count = framing.view_frames, len(rows)
+    if framing.windows == "even":
+        return _even(rows, width)
     if count <= width:
         return fill(rows, framing)[None]
     starts = list(range(0, count - width + 1, framing.view_hop_frames))
     if starts[-1] + width < count:
         starts.append(count - width)
+    return np.stack([rows[start : start + width] for start in starts])
+
+
+def _even(rows: Float32, most: int) -> Float32:
+    count = -(-len(rows) // most)
+    width = -(-len(rows) // count)
+    # Rounding up makes them overlap by some frames.
+    starts = [place * (len(rows) - width) // max(count - 1, 1) for place in range(count)]
     return np.stack([rows[start : start + width] for start in starts])
 
 

@@ -57,6 +57,9 @@ class CamPlusPlus(Backbone):
             "mean": "utterance",
             "view_frames": 300,
             "view_hop_frames": 300,
+            "windows": "even",
+            # Of the exported graph where the head is trained; see uvsdk.training.graphs.campplus.integer.
+            "frozen": "int8",
             "minimum_speech_s": 0.5,
         }
     )

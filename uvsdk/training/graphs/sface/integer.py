@@ -26,6 +26,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from uvsdk.arrays import Array, Float64, Int64
 from uvsdk.errors import WeightsError
+from uvsdk.training.graphs.rounding import BLOCK, in_blocks, rounded
 from uvsdk.training.graphs.sface.layers import Layer, Projection
 
 # Where `a x` is convolved by itself: there it costs little more than the 1x1 convolution, and x needs no codes for
@@ -38,8 +39,6 @@ _ZEROS = tuple(range(8, 200, 8))
 _NARROWEST = 1e-3
 # Convolutions of the fewest channels spend their time between pixels: neighbours are taken together up to this width.
 _PACKED_CHANNELS = 1024
-# Pixels of a row that the first convolution takes at a time.
-_BLOCK = 4
 _PIXEL_ZERO = 128
 _SIDE = 112
 
@@ -158,7 +157,7 @@ class _Graph:
         self.constant("one", np.float32(1))
         self.constant("none", np.uint8(0))
         self.zero = self.constant("pixel_zero", np.uint8(_PIXEL_ZERO))
-        self.constant("blocks", np.array([0, _SIDE, _SIDE // _BLOCK, 3 * _BLOCK], np.int64))
+        self.constant("blocks", np.array([0, _SIDE, _SIDE // BLOCK, 3 * BLOCK], np.int64))
         self.nodes.append(helper.make_node("QuantizeLinear", ["views", "one", "none"], ["planes"]))
         self.nodes.append(helper.make_node("Transpose", ["planes"], ["interleaved"], perm=[0, 2, 3, 1]))
         self.nodes.append(helper.make_node("Reshape", ["interleaved", "blocks"], ["pixels"]))
@@ -175,9 +174,9 @@ class _Graph:
         weight, bias = weight * signed, bias * signed[:, 0, 0, 0]
         slope = channels.slope
         if index == 0:
-            weight, bias, slope = _in_blocks(weight), np.tile(bias, _BLOCK), np.tile(slope, _BLOCK)
+            weight, bias, slope = in_blocks(weight), np.tile(bias, BLOCK), np.tile(slope, BLOCK)
         zero = self.constant(f"{name}_zero", np.uint8(channels.zero))
-        stored, scale = _quantised(weight, pairs=not layer.depthwise)
+        stored, scale = rounded(weight, pairs=not layer.depthwise)
         offset = np.round(bias / scale)
         convolve = (codes, self.zero, zero, layer.stride, layer.group)
         self._convolution(f"{name}_x", convolve, stored, scale, offset)
@@ -198,7 +197,7 @@ class _Graph:
         weight = (
             (projection.weight / gains[None, :, None, None]).transpose(0, 2, 3, 1).reshape(len(projection.bias), -1)
         )
-        stored, scale = _quantised(weight[:, :, None, None], pairs=True)
+        stored, scale = rounded(weight[:, :, None, None], pairs=True)
         self.constant("z_weight", np.ascontiguousarray(stored[:, :, 0, 0].T.astype(np.int8)))
         self.constant("z_scale", scale.astype(np.float32))
         self.constant("z_zero", np.zeros(len(scale), np.int8))
@@ -263,38 +262,6 @@ class _Graph:
             self.constant(shape, np.array([0, height, width, channels], np.int64))
         self.nodes.append(helper.make_node("Reshape", [codes, shape], [f"{codes}_viewed"]))
         return f"{codes}_viewed"
-
-
-def _quantised(weight: Float64, *, pairs: bool) -> tuple[Float64, Float64]:
-    """Integers from -127 to 127 and a scale per output channel.
-
-    Args:
-        weight: (out, in, k, k).
-        pairs: neighbours among the inputs that share a sign add up to at most 128.
-    """
-    scale = np.abs(weight).max(axis=(1, 2, 3)) / 127
-    if pairs:
-        first, second = weight[:, 0:-1:2], weight[:, 1::2]
-        together = np.where(first * second > 0, np.abs(first + second), 0.0).max(axis=(1, 2, 3))
-        scale = np.maximum(scale, together / 127)
-    scale = np.maximum(scale, 1e-30)
-    return np.clip(np.round(weight / scale[:, None, None, None]), -127, 127), scale
-
-
-def _in_blocks(weight: Float64) -> Float64:
-    """The convolution of rows of 3-channel pixels as one of blocks of pixels, (4 out, 12, 3, 3).
-
-    onnxruntime gathers the patches of a convolution tap by tap; a tap of 12 bytes takes as long as one of 3.
-    """
-    out, colours, height, width = weight.shape
-    blocks = np.zeros((_BLOCK, out, _BLOCK, colours, height, 3))
-    for given in range(_BLOCK):
-        for made in range(_BLOCK):
-            for block in range(3):
-                column = _BLOCK * (block - 1) + given - made + width // 2
-                if 0 <= column < width:
-                    blocks[made, :, given, :, :, block] = weight[:, :, :, column]
-    return blocks.reshape(_BLOCK * out, _BLOCK * colours, height, 3)
 
 
 def _value(name: str, shape: list[str | int]) -> ValueInfoProto:

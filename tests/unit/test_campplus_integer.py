@@ -1,0 +1,138 @@
+"""CAM++ below its head in 8 bits: near the float network, one sample as many, deterministic, only where measured."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from tests.benchmarks.voice import measure_ranges
+from tests.real_data import file
+from uvsdk.arrays import Float32
+from uvsdk.bundle import Bundle
+from uvsdk.errors import BundleError, WeightsNotFoundError
+from uvsdk.modality.voice import frames
+from uvsdk.system.execution import onnxruntime
+from uvsdk.training import backbones
+from uvsdk.training.backbones import Backbone, Partial
+from uvsdk.training.export import export_bundle
+from uvsdk.training.graphs.campplus import integer
+
+LENGTHS = (1, 2, 57, 200, 331)
+
+
+def views(count: int, length: int) -> Float32:
+    """Rows that change slowly over time and mels, as those of speech do."""
+    rows = np.random.default_rng(length).normal(size=(count, length + 8, 88))
+    smooth = np.stack([rows[:, at : at + length, at : at + 80] for at in range(9)]).sum(axis=0)
+    return (smooth - smooth.mean(axis=1, keepdims=True)).astype(np.float32)
+
+
+@lru_cache
+def random() -> tuple[Backbone, bytes]:
+    """A random network and its graph with ranges measured on these views."""
+    whole = backbones.get("campplus").random(3)
+    with torch.no_grad():
+        # As trained weights do, and unlike those that a fresh network starts from: some of every layer lies above zero.
+        whole.dense.weight.normal_(0.0, 0.1, generator=torch.Generator().manual_seed(0))  # type: ignore[union-attr, operator]
+    low, high = measure_ranges.reach(whole, (view for length in (120, 300) for view in views(4, length)))
+    frozen = backbones.get("campplus", "head")(whole)  # type: ignore[call-arg]
+    assert isinstance(frozen, Partial)
+    state = {name: value.numpy() for name, value in frozen.stem.state_dict().items()}
+    ranges = integer.ranges_of(low.astype(np.float64), high.astype(np.float64), weights="", source="")
+    names = ("rest.weight", "rest.bias")
+    first, second = (integer.integer_graph(state, ranges, names, 192).SerializeToString() for _ in range(2))
+    assert first == second
+    return frozen.eval(), first
+
+
+@lru_cache
+def session() -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(random()[1])
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_what_the_head_is_laid_over_stays_near_the_float_network(length: int) -> None:
+    frozen, _ = random()
+    assert isinstance(frozen, Partial)
+    x = views(2, length)
+    with torch.no_grad():
+        expected = frozen.stem(torch.from_numpy(x)).numpy()
+    actual = session().run(["frozen"], {"views": x})[0]
+    assert actual.shape == expected.shape == (2, integer.STATISTICS)
+    cosine = (expected * actual).sum(axis=1) / np.linalg.norm(expected, axis=1) / np.linalg.norm(actual, axis=1)
+    assert cosine.min() > 0.98
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_no_sample_depends_on_another(length: int) -> None:
+    x = views(3, length)
+    together = session().run(["frozen"], {"views": x})[0]
+    alone = [session().run(["frozen"], {"views": x[at : at + 1]})[0][0] for at in range(3)]
+    assert together == pytest.approx(np.stack(alone), rel=1e-5, abs=1e-5)
+
+
+def test_weights_fit_sixteen_bits_in_pairs() -> None:
+    """Products of uint8 with two neighbours are added in 16 bits by processors without VNNI: 255 * 128 fits."""
+    model = onnx.load_from_string(random()[1])
+    seen = 0
+    for tensor in model.graph.initializer:
+        if tensor.data_type != onnx.TensorProto.INT8 or not tensor.name.endswith("_weight"):
+            continue
+        weight = numpy_helper.to_array(tensor).astype(np.int64)
+        pairs = np.swapaxes(weight, 0, 1) if weight.ndim == 2 else weight
+        first, second = pairs[:, 0::2], pairs[:, 1::2]
+        if pairs.shape[1] > 1:
+            assert np.where(first * second > 0, np.abs(first + second), 0).max() <= 128
+        seen += 1
+    # The front end and the first over time: 13; two of each layer; three transitions.
+    assert seen == 13 + 2 * 52 + 3
+
+
+def test_other_weights_are_not_measured() -> None:
+    backbone = backbones.get("campplus", "head").random(1)
+    assert export_bundle(backbone).manifest.preprocessing["frozen"] == "float32"
+    with pytest.raises(BundleError, match="weights on record"):
+        export_bundle(backbone, preprocessing={"frozen": "int8"})
+
+
+def test_the_published_weights_in_8_bits() -> None:
+    """Near the float network on spoken digits, in a bundle of at most 9 MB that trains its head."""
+    try:
+        backbone = backbones.get("campplus", "head").load()
+    except WeightsNotFoundError as error:
+        pytest.skip(f"weights are not here: {error}")
+    speech = measure_ranges.digits(file("fsdd_8k.npz"))
+    exact, quantised = (export_bundle(backbone, preprocessing={"frozen": kind}) for kind in ("float32", "int8"))
+    assert len(quantised.to_bytes()) < 9e6
+    assert Bundle.from_bytes(quantised.to_bytes()).version == quantised.version
+    assert np.array_equal(exact.theta, quantised.theta)
+    clips = [frames.prepare((np.concatenate(speaker[:8]), 16_000), quantised).features for speaker in speech]
+    cosine = [exact.embedding(each) @ quantised.embedding(each) for each in (_views(clip, exact) for clip in clips)]
+    assert min(cosine) > 0.96
+
+
+def _views(features: Float32, bundle: Bundle) -> Float32:
+    return frames.views(features, bundle.manifest.preprocessing)
+
+
+@pytest.mark.parametrize(
+    ("count", "shape"), [(1, (1, 1)), (300, (1, 300)), (301, (2, 151)), (600, (2, 300)), (700, (3, 234))]
+)
+def test_even_windows_cover_every_frame(count: int, shape: tuple[int, int]) -> None:
+    """Of 301 frames two windows of 151, which share one; of 700 three of 234, 2 frames more than there are."""
+    settings = {"mels": 80, "view_frames": 300, "view_hop_frames": 300, "windows": "even"}
+    rows = np.repeat(np.arange(count, dtype=np.float32)[:, None], 80, axis=1)
+    made = frames.views(rows, settings)
+    assert made.shape == (*shape, 80)
+    assert set(made[:, :, 0].ravel().astype(int).tolist()) == set(range(count))
+
+
+def test_samples_of_different_lengths_are_embedded_alone() -> None:
+    bundle = export_bundle(backbones.get("campplus", "head").random(1))
+    samples = [views(1, 60), views(1, 90)]
+    assert np.array_equal(bundle.embeddings(samples), np.stack([bundle.embedding(sample) for sample in samples]))

@@ -1,0 +1,26 @@
+"""CAM++ below its head in 8-bit integers, which need no torch to run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from uvsdk.training.graphs import serialise
+from uvsdk.training.graphs.campplus.integer import digest, integer_graph, shipped_ranges
+
+if TYPE_CHECKING:
+    from uvsdk.training.backbones import Partial
+
+
+def frozen_in_8_bits(backbone: Partial) -> bytes | None:
+    """The graph of a ``campplus`` of which the head is trained; views -> z and ``frozen``.
+
+    ``None`` where the activations of its frozen layers were never measured: for other weights than those on record.
+    """
+    state = {name: value.detach().numpy() for name, value in backbone.stem.state_dict().items()}
+    ranges = shipped_ranges()
+    if digest(state) != ranges.weights:
+        return None
+    names = tuple(name for name, _ in backbone.rest.named_parameters(prefix="rest"))
+    return serialise(integer_graph({n: np.asarray(v) for n, v in state.items()}, ranges, names, backbone.dimension))
