@@ -18,6 +18,7 @@ SOURCES = (ROOT, ROOT / "server", ROOT / "device")
 EXTRAS = {
     "torch": "train",
     "torchvision": "train",
+    "torchaudio": "train",
     "facenet_pytorch": "train",
     "onnx": "train",
     "av": "media",

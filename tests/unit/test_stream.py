@@ -229,7 +229,7 @@ def test_settings_that_make_no_sense() -> None:
 @pytest.mark.parametrize(
     ("chunk", "rate", "message"),
     [
-        ([0.0, 0.1], 16_000, "a numpy array, got list"),
+        ([0.0, 0.1], 16_000, "a numpy array, or a tensor, .*, got list"),
         (None, 16_000, "got NoneType"),
         (np.zeros(()), 16_000, r"got shape \(\)"),
         (np.zeros((4, 4, 4)), 16_000, r"got shape \(4, 4, 4\)"),

@@ -139,6 +139,50 @@ def test_arrays_of_every_kind(dtype: type) -> None:
     assert distance(features(SPEECH), features(pcm)) < (0.05 if eight_bits else 2e-3)
 
 
+class Tensor:
+    """What numpy reads as an array, as it does a tensor of torch, which is not imported here."""
+
+    def __init__(self, values: object) -> None:
+        self.values = values
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        if isinstance(self.values, Exception):
+            raise self.values
+        return np.asarray(self.values)
+
+
+def test_a_tensor_and_its_rate_are_a_recording() -> None:
+    expected = audio.decode((SPEECH, 16_000), LIMITS)[0]
+    for values in (SPEECH, SPEECH[None], np.stack([SPEECH, SPEECH]), np.stack([SPEECH, SPEECH], axis=1)):
+        assert np.array_equal(audio.decode((Tensor(values), 16_000), LIMITS)[0], expected)
+    assert np.array_equal(audio.as_rows(Tensor(SPEECH[:100])), SPEECH[:100])
+
+
+@pytest.mark.parametrize(
+    ("values", "rate", "error", "says"),
+    [
+        (np.full(16_000, np.nan, np.float32), 16_000, UndecodableSampleError, "not finite"),
+        (np.zeros((1, 0), np.float32), 16_000, NoSpeechError, "no samples"),
+        (SPEECH[None], 16_000.0, UndecodableSampleError, "whole number of Hz"),
+        (SPEECH[None], 1, UndecodableSampleError, "rates from"),
+        (np.zeros((9, 16_000), np.float32), 16_000, UndecodableSampleError, "at most 8 channels"),
+        (np.zeros((1, 1, 16_000), np.float32), 16_000, UndecodableSampleError, "has shape"),
+        (np.zeros((1, 121 * 16_000), np.float32), 16_000, SampleTooLargeError, "may last"),
+        (TypeError("can't convert cuda:0 device type tensor"), 16_000, UndecodableSampleError, "cpu"),
+        (RuntimeError("Can't call numpy() on Tensor that requires grad"), 16_000, UndecodableSampleError, "detach"),
+    ],
+)
+def test_tensors_that_are_no_recording(values: object, rate: object, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        audio.decode((Tensor(values), rate), LIMITS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sound", [[0.1, 0.2], "a.wav", None, Tensor, 3])
+def test_a_pair_without_an_array(sound: object) -> None:
+    with pytest.raises(UndecodableSampleError, match="a numpy array, or a tensor"):
+        audio.decode((sound, 16_000), LIMITS)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("rate", [4_000, 8_000, 11_025, 22_050, 44_100, 48_000, 96_000, 192_000])
 def test_every_rate(rate: int) -> None:
     pcm = soxr.resample(SPEECH, 16_000, rate, quality="VHQ")

@@ -7,7 +7,7 @@ import os
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, TypeAlias
+from typing import BinaryIO, Final, Literal, Protocol, TypeAlias
 
 from PIL import Image
 
@@ -15,9 +15,18 @@ from uvsdk.arrays import Array, UInt8
 from uvsdk.errors import SampleTooLargeError, SettingsError, UndecodableSampleError
 from uvsdk.scoring import QualityPolicy
 
-Sample: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | tuple[Array, int] | UInt8 | Image.Image
-"""A path, the bytes of a file, a file open for reading bytes, ``(pcm, sample rate)``, an image as an array, or a
-Pillow image."""
+
+class ArrayLike(Protocol):
+    """What numpy can read as an array: a numpy array, or a tensor of torch, which need not be known here."""
+
+    def __array__(self) -> Array:
+        """The values as numpy has them."""
+        ...
+
+
+Sample: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | tuple[ArrayLike, int] | UInt8 | Image.Image
+"""A path, the bytes of a file, a file open for reading bytes, ``(pcm, sample rate)`` as soundfile and
+``torchaudio.load`` give it, an image as an array, or a Pillow image."""
 
 _READ_BYTES = 1 << 20
 

@@ -18,7 +18,7 @@ from PIL import Image
 from uvsdk.arrays import Array, Float32
 from uvsdk.errors import NoSpeechError, SampleTooLargeError, UndecodableSampleError
 from uvsdk.modality import quiet
-from uvsdk.modality.sample import Limits, Sample, read_bytes
+from uvsdk.modality.sample import ArrayLike, Limits, Sample, read_bytes
 from uvsdk.modality.voice import channels, containers, lengths, media
 
 _RATES = (4_000, 192_000)
@@ -40,7 +40,8 @@ def decode(sample: Sample, limits: Limits) -> tuple[Float32, int]:
 
     Args:
         sample: a path, bytes or an open file of a kind that ``docs/formats.md`` lists, or ``(pcm, rate)`` with pcm of
-            shape (n,), (n, channels) or (channels, n), of integers over their full range or of floats in [-1, 1].
+            shape (n,), (n, channels) or (channels, n), of integers over their full range or of floats in [-1, 1]: a
+            numpy array, or what numpy reads as one, such as the tensor that ``torchaudio.load`` gives.
         limits: bytes, checked before they are read, and seconds, checked before and while they are decoded.
 
     Raises:
@@ -81,15 +82,35 @@ def check_peak(pcm: Float32, what: str) -> float:
     return peak
 
 
-def as_rows(pcm: Array) -> Array:
+def as_array(pcm: ArrayLike) -> Array:
+    """``pcm`` as numpy has it, without a copy where there need be none.
+
+    Raises:
+        UndecodableSampleError: neither an array nor what numpy reads as one; or a tensor with a gradient, on an
+            accelerator, or of a kind of number that numpy lacks.
+    """
+    if isinstance(pcm, np.ndarray):
+        return pcm
+    kind = type(pcm).__name__
+    if isinstance(pcm, type) or not hasattr(pcm, "__array__"):
+        raise UndecodableSampleError(f"raw sound is a numpy array, or a tensor, beside its rate in Hz, got {kind}")
+    try:
+        return np.asarray(pcm)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UndecodableSampleError(
+            f"numpy cannot read the {kind} ({str(error)[:200]}); hand in tensor.detach().cpu().float()"
+        ) from error
+
+
+def as_rows(pcm: ArrayLike) -> Array:
     """A chunk of sound as (n,) or (n, channels).
 
     Raises:
         UndecodableSampleError: no array, or of another shape.
     """
-    if not isinstance(pcm, np.ndarray) or pcm.ndim not in (1, 2):
-        got = f"shape {pcm.shape}" if isinstance(pcm, np.ndarray) else type(pcm).__name__
-        raise UndecodableSampleError(f"a chunk has shape (n,) or (n, channels) and is a numpy array, got {got}")
+    pcm = as_array(pcm)
+    if pcm.ndim not in (1, 2):
+        raise UndecodableSampleError(f"a chunk has shape (n,) or (n, channels), got shape {pcm.shape}")
     if pcm.size and pcm.ndim == 2 and pcm.shape[1] > _MAX_CHANNELS:
         if not 1 <= pcm.shape[0] <= _MAX_CHANNELS:
             raise UndecodableSampleError(f"at most {_MAX_CHANNELS} channels are read, got {pcm.shape}")
@@ -119,10 +140,10 @@ def level_dbfs(pcm: Float32) -> float:
     return 10.0 * math.log10(power) if power > 0 else -math.inf
 
 
-def _from_array(sample: tuple[Array, int], limits: Limits) -> tuple[Float32, int]:
-    if len(sample) != 2 or not isinstance(sample[0], np.ndarray):
-        raise UndecodableSampleError("raw sound is a pair (numpy array, sample rate in Hz)")
-    pcm, rate = sample
+def _from_array(sample: tuple[ArrayLike, int], limits: Limits) -> tuple[Float32, int]:
+    if len(sample) != 2:
+        raise UndecodableSampleError(f"raw sound is a pair (array, sample rate in Hz), got {len(sample)} values")
+    pcm, rate = as_array(sample[0]), sample[1]
     check_rate(rate)
     if not pcm.size:
         pcm = pcm.reshape(-1)
