@@ -41,13 +41,15 @@ def frozen_views(
 ) -> tuple[FrozenViews, ...]:
     """What the frozen part of ``bundle`` makes of each of ``features``, from the store where it is there.
 
+    Crops are augmented as the deployment's approved configuration asks for.
+
     A full disk keeps nothing, and training goes on.
 
     Raises:
         BundleError: nothing of the model is frozen, or the features are of another model.
         UnknownUserError: not (or no longer) enrolled.
     """
-    part = FrozenPart(bundle)
+    part = FrozenPart(bundle, augmentation=deployment.config.augmentation)
     kept = _kept(store, user_id, deployment, part.digest)
     names = [sample_digest(item) for item in features]
     by_name = dict(zip(names, features, strict=True))

@@ -31,7 +31,7 @@ from uvsdk.simulation.experiment import trunk_of
 from uvsdk.training import backbones, weights
 from uvsdk.training.backbones import Backbone, Headed, Partial
 from uvsdk.training.export import PARITY, export_bundle, parity
-from uvsdk.training.loop import FrozenSamples, LocalTrainer, train_once
+from uvsdk.training.loop import FrozenSamples, LocalTrainer, PreparedSamples, train_once
 from uvsdk.training.participation import TrainingJob
 
 NAMES = (*backbones.names(), "digits-cnn+32", "digits-cnn+16", "ge2e+64", "faceapi-resnet+200")
@@ -476,3 +476,62 @@ def test_a_fixed_model_has_no_parts(tmp_path: Path, capsys: pytest.CaptureFixtur
         pytest.skip(f"weights are not here: {error}")
     assert main(["export", "sface", "--train", "head", "-o", str(tmp_path / "x.uvb")]) == 1
     assert "fixed model" in capsys.readouterr().err
+
+
+# Augmented views
+
+
+@functools.cache
+def voice() -> Bundle:
+    return export_bundle(backbones.get("tdnn", "head").random())
+
+
+def spoken(seed: int) -> Array:
+    shape = (300, int(voice().manifest.preprocessing.get("mels", 40)))
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def test_augmented_crops_are_others_and_the_same_again_and_inference_is_not_augmented() -> None:
+    asked = {"noise": 1.0}
+    plain, part = FrozenPart(voice()), FrozenPart(voice(), augmentation=asked)
+    assert plain.digest == digest(voice()) == digest(voice(), {})
+    assert part.digest == digest(voice(), asked) != digest(voice(), {"noise": 0.5})
+    assert part.digest != plain.digest
+    once, again, clean = part(spoken(0)), FrozenPart(voice(), augmentation=asked)(spoken(0)), plain(spoken(0))
+    assert np.array_equal(once.crops, again.crops)
+    assert np.array_equal(once.inference, clean.inference)
+    assert once.crops.shape == clean.crops.shape
+    assert not np.isclose(once.crops, clean.crops).all(axis=1).any()
+
+
+def test_the_frozen_part_refuses_what_its_modality_does_not_have() -> None:
+    with pytest.raises(SettingsError, match="unexpected keyword"):
+        FrozenPart(voice(), augmentation={"jpeg": 1.0})
+
+
+def test_training_views_are_augmented_from_the_rounds_stream_and_embeddings_are_not() -> None:
+    manifest_ = dataclasses.replace(voice().manifest, train="all")
+    features = [spoken(1), spoken(2)]
+    plain = PreparedSamples(features, manifest_)
+    asked = PreparedSamples(features, manifest_, augmentation={"noise": 1.0})
+    once, again = (asked.views([0, 1], np.random.default_rng(3)) for _ in range(2))
+    assert torch.equal(once, again)
+    assert not torch.equal(once, plain.views([0, 1], np.random.default_rng(3)))
+
+    def forward(rows: Tensor) -> Tensor:
+        return rows.mean(dim=1)
+
+    assert torch.equal(asked.embed(forward, None), plain.embed(forward, None))
+
+
+def test_a_simulation_refuses_a_population_that_is_augmented_otherwise() -> None:
+    settings = TrainingConfig(
+        "lab", "voice", "tdnn", "fedaws", train="head", rounds=1, seed=0, augmentation={"noise": 0.5}
+    )
+    features = {name: [spoken(place)] for place, name in enumerate("abc")}
+    backbone = backbones.get("tdnn", "head").random()
+    assert isinstance(backbone, Partial)
+    with pytest.raises(SettingsError, match=r"augmentation=config\.augmentation"):
+        Simulation(settings, backbone.rest, Frozen.of(features, voice()))
+    augmented = Frozen.of(features, voice(), augmentation=settings.augmentation)
+    assert Simulation(settings, backbone.rest, augmented).run()[0].committed

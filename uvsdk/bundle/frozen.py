@@ -2,8 +2,9 @@
 
 Where only the head or the last block of a backbone is trained (``Manifest.train``), the layers before it are constants
 of the graph, and so is what they make of a view. A new random crop in every step would be a new view each time;
-instead the training views of a sample are drawn once: :data:`CROPS` crops, by a generator seeded with the digest of the
-sample and of the frozen part, so that they can be drawn again. Needs numpy and onnxruntime, not torch.
+instead the training views of a sample are drawn once: :data:`CROPS` crops, augmented where the configuration asks, by a
+generator seeded with the digest of the sample and of the frozen part, so that they can be drawn again. Needs numpy and
+onnxruntime, not torch.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from uvsdk import modality
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError
+from uvsdk.modality.contract import UNCHANGED, Augmentation
 from uvsdk.system.execution import onnxruntime
 
 CROPS = 8
@@ -61,12 +63,14 @@ class FrozenPart:
 
     Args:
         bundle: one of which only a part is trained; another theta changes nothing here.
+        augmentation: of the crops, see :attr:`uvsdk.federation.messages.TrainingConfig.augmentation`.
 
     Raises:
         BundleError: all of the model is trained.
+        SettingsError: the modality has no such settings.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, *, augmentation: Augmentation = UNCHANGED) -> None:
         manifest = bundle.manifest
         if manifest.train == "all":
             raise BundleError(
@@ -76,7 +80,10 @@ class FrozenPart:
         self._reader = modality.get(manifest.modality)
         self._options = onnxruntime.RunOptions()
         self._options.only_execute_path_to_fetches = True
-        self.digest: str = digest(bundle)
+        if augmentation:
+            self._reader.augmenting(augmentation)
+        self._augmentation = augmentation
+        self.digest: str = digest(bundle, augmentation)
 
     def __call__(self, features: Array, *, crops: int = CROPS) -> FrozenViews:
         """What it makes of one sample; the same sample gives the same.
@@ -92,7 +99,10 @@ class FrozenPart:
         views = np.asarray(self._reader.views(features, preprocessing), np.float32)
         seed = hashlib.sha256(f"{self.digest} {sample_digest(features)}".encode()).digest()
         rng = np.random.default_rng(int.from_bytes(seed[:16], "little"))
-        drawn = [self._reader.crop(features, preprocessing, rng) for _ in range(crops)]
+        drawn = [
+            self._reader.training_view(features, preprocessing, rng, augmentation=self._augmentation)
+            for _ in range(crops)
+        ]
         # Apart, as a verification's views are: 8-bit layers round each call by the range of its own numbers.
         inference = self._run(views)
         return FrozenViews(inference, self._run(np.stack(drawn)) if drawn else inference[:0])
@@ -109,13 +119,15 @@ class FrozenPart:
         return np.asarray(np.concatenate(parts), np.float32)
 
 
-def digest(bundle: Bundle) -> str:
+def digest(bundle: Bundle, augmentation: Augmentation = UNCHANGED) -> str:
     """What decides the outputs of a bundle's frozen part, hexadecimal SHA-256; the same whatever theta is."""
     manifest = bundle.manifest
     described = {"modality": manifest.modality, "preprocessing": dict(manifest.preprocessing)}
     found = hashlib.sha256(b"uvsdk frozen part 1\n")
     found.update(json.dumps(described, sort_keys=True, allow_nan=False).encode() + b"\n")
     found.update(hashlib.sha256(bundle.graphs["embedding"]).digest())
+    if augmentation:
+        found.update(json.dumps(dict(augmentation), sort_keys=True, allow_nan=False).encode() + b"\n")
     return found.hexdigest()
 
 

@@ -112,7 +112,7 @@ def _run(arguments: argparse.Namespace) -> int:
     config = replace(config, modality=bundle.manifest.modality, backbone=bundle.manifest.backbone)
     people = load(setup.data, bundle, held_out=setup.held_out, unseen=setup.unseen, seed=seed)
     print(_described(people, config, len(bundle.theta)))
-    population, reader = population_of(people, bundle), reader_of(bundle)
+    population, reader = population_of(people, bundle, config.augmentation), reader_of(bundle)
     engine = Engine(setup.batching, setup.chunk, setup.failure_rate, arguments.threads)
     with ExitStack() as stack:
         workers: Any = None

@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 
 import numpy as np
 
+from uvsdk import modality
 from uvsdk.arrays import Float32, UInt8
 from uvsdk.bundle.manifest import PARTS
 from uvsdk.errors import SettingsError, WireError
@@ -37,6 +38,7 @@ _OMITTED = (
     "evaluation_share",
     "evaluate_every",
     "backtracking",
+    "augmentation",
 )
 """Settings that later versions brought: left out of the canonical JSON where they have their defaults."""
 
@@ -92,6 +94,10 @@ class TrainingConfig:
         evaluate_every: committed rounds between two evaluations; 0 evaluates at rest and on request only.
         backtracking: whether training returns to the best candidate so far, with half the step, where an evaluation
             finds a worse one (:mod:`uvsdk.release.backtracking`).
+        augmentation: what happens to training views on the device, settings of the modality by name
+            (:class:`uvsdk.modality.voice.augmentation.VoiceAugmentation`,
+            :class:`uvsdk.modality.face.augmentation.FaceAugmentation`); nothing where it is empty. Evaluation and
+            verification never look at it. Devices older than this setting refuse a configuration that has it.
         seed: seed of selection, crops and initial vectors; ``None`` draws from the operating system.
     """
 
@@ -125,6 +131,7 @@ class TrainingConfig:
     evaluation_share: float = 0.2
     evaluate_every: int = 8
     backtracking: bool = True
+    augmentation: Mapping[str, Scalar] = field(default_factory=dict)
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -161,6 +168,10 @@ class TrainingConfig:
             raise SettingsError(f"evaluation_share is {self.evaluation_share}; it lies in [0, 1)")
         if self.optimiser not in OPTIMISERS:
             raise SettingsError(f"optimiser {self.optimiser!r} is not one of {OPTIMISERS}")
+        if not isinstance(self.augmentation, Mapping):
+            raise SettingsError(f"augmentation is settings by name, got {self.augmentation!r}")
+        if self.augmentation and self.modality:  # a simulation may take it from the model
+            modality.get(self.modality).augmenting(self.augmentation)
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces.
@@ -170,7 +181,8 @@ class TrainingConfig:
         """
         values = asdict(self)
         for name in _OMITTED:
-            if values[name] == type(self).__dataclass_fields__[name].default:
+            declared = type(self).__dataclass_fields__[name]
+            if values[name] == ({} if declared.default is MISSING else declared.default):
                 del values[name]
         return json.dumps(values, sort_keys=True, separators=(",", ":"))
 

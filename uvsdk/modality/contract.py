@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from types import MappingProxyType
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
 from uvsdk.arrays import Array, Float32
-from uvsdk.errors import BundleError
+from uvsdk.errors import BundleError, SettingsError
 from uvsdk.modality.sample import Capture, Sample
 from uvsdk.scoring import Quality
 from uvsdk.scoring.cells import Division
@@ -17,6 +18,10 @@ from uvsdk.scoring.conditions import Condition
 
 Preprocessing = Mapping[str, str | int | float | bool | None]
 """What a bundle's manifest says about the features its graph was trained on."""
+
+Augmentation = Mapping[str, str | int | float | bool | None]
+"""Settings of a modality's :class:`Augment` by name; without any nothing is augmented."""
+UNCHANGED: Final[Augmentation] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,20 @@ class Graph:
     source: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Augment:
+    """Training views as other conditions than those of the samples would have given them.
+
+    Args:
+        settings: a frozen dataclass, which raises :class:`SettingsError` for what is out of range.
+        view: features, the bundle's settings, an instance of ``settings`` and randomness -> one training view, of the
+            shape that :attr:`Modality.crop` gives.
+    """
+
+    settings: Callable[..., object]
+    view: Callable[[Array, Preprocessing, object, np.random.Generator], Float32]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modality:
     """One kind of sample: how it becomes features, how these become what a model is fed, and what is known of it.
@@ -151,6 +170,7 @@ class Modality:
         prepare: a sample to features.
         views: features and the bundle's settings -> the inference views that the graph is fed, (n, ...), n >= 1.
         crop: the same with randomness -> one training view, of the shape of one row of the views.
+        augment: training views under other conditions; ``None`` where there are none to be had.
         graphs: the auxiliary graphs that its bundles carry.
         highest: the largest value in a view.
         conditions: what a calibration looks at, of all that :attr:`prepare` measures.
@@ -177,6 +197,7 @@ class Modality:
     prepare: Prepare
     views: Callable[[Array, Preprocessing], Float32]
     crop: Callable[[Array, Preprocessing, np.random.Generator], Float32]
+    augment: Augment | None = None
     graphs: Mapping[str, Graph] = field(default_factory=dict)
     highest: float = 1.0
     conditions: tuple[Condition, ...] = ()
@@ -186,6 +207,38 @@ class Modality:
     directions: int = 0
     advice: str = "make some another day"
     classifier: str = ""
+
+    def training_view(
+        self,
+        features: Array,
+        preprocessing: Preprocessing,
+        rng: np.random.Generator,
+        *,
+        augmentation: Augmentation = UNCHANGED,
+    ) -> Float32:
+        """What a training step is given of a sample: :attr:`crop`, or what the settings in ``augmentation`` make of it.
+
+        Raises:
+            SettingsError: settings that this modality does not have.
+            BundleError: the features are of another model.
+        """
+        if not augmentation:
+            return self.crop(features, preprocessing, rng)
+        augment, settings = self.augmenting(augmentation)
+        return augment.view(features, preprocessing, settings, rng)
+
+    def augmenting(self, augmentation: Augmentation) -> tuple[Augment, object]:
+        """How views are augmented, and the settings as its record.
+
+        Raises:
+            SettingsError: no such settings, out of range, or nothing of this modality can be augmented.
+        """
+        if self.augment is None:
+            raise SettingsError("there is no augmentation of this modality; leave augmentation out")
+        try:
+            return self.augment, self.augment.settings(**augmentation)
+        except TypeError as error:
+            raise SettingsError(f"augmentation: {error}") from error
 
 
 def run(session: Session, outputs: Sequence[str], inputs: Mapping[str, Array]) -> Sequence[Array]:

@@ -82,6 +82,11 @@ class Simulation:
         workers: Workers | None = None,
         evaluators: frozenset[str] = frozenset(),
     ) -> None:
+        if config.augmentation and config.augmentation != getattr(population, "augmentation", None):
+            raise SettingsError(
+                "the configuration augments training views and the population does not, or otherwise; make it with "
+                "augmentation=config.augmentation"
+            )
         self.config = config
         self.evaluators = evaluators
         self.method = Method.of(config)

@@ -21,6 +21,7 @@ from uvsdk.evaluation.bootstrap import Interval
 from uvsdk.evaluation.trials import Trials
 from uvsdk.federation.strategy import TEMPLATE
 from uvsdk.modality import Sample
+from uvsdk.modality.contract import UNCHANGED, Augmentation
 from uvsdk.simulation.engine import Simulation
 from uvsdk.simulation.population import Frozen, Prepared
 from uvsdk.training import backbones
@@ -97,11 +98,11 @@ def _trained(backbone: Backbone) -> nn.Module:
     return backbone.rest if isinstance(backbone, Partial) else backbone
 
 
-def population_of(people: People, bundle: Bundle) -> Prepared | Frozen:
+def population_of(people: People, bundle: Bundle, augmentation: Augmentation = UNCHANGED) -> Prepared | Frozen:
     """The devices of those who train; of a model trained in part they hold what its frozen part made of the samples."""
-    return (
-        Prepared(people.train, bundle.manifest) if bundle.manifest.train == "all" else Frozen.of(people.train, bundle)
-    )
+    if bundle.manifest.train == "all":
+        return Prepared(people.train, bundle.manifest, augmentation=augmentation)
+    return Frozen.of(people.train, bundle, augmentation=augmentation)
 
 
 def load(source: str, bundle: Bundle, *, held_out: float, unseen: float, seed: int) -> People:

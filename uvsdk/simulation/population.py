@@ -16,6 +16,7 @@ from uvsdk.bundle import manifest as manifests
 from uvsdk.bundle.frozen import FrozenPart, FrozenViews
 from uvsdk.bundle.manifest import Manifest
 from uvsdk.errors import EnrolmentError
+from uvsdk.modality.contract import UNCHANGED, Augmentation
 from uvsdk.training.loop import Forward, FrozenSamples, PreparedSamples, Samples, unit
 
 Augment = Callable[[Tensor, np.random.Generator], Tensor]
@@ -141,6 +142,7 @@ class Prepared:
         features: device -> its samples as :meth:`uvsdk.modality.Modality.prepare` gives them.
         manifest: names the modality and its preprocessing.
         identities: device -> what it says of itself when it joins; nothing where absent.
+        augmentation: of training views; what the simulation's configuration says.
 
     Raises:
         EnrolmentError: no device, or a device without samples.
@@ -149,6 +151,7 @@ class Prepared:
     features: Mapping[str, Sequence[Array]]
     manifest: Manifest
     identities: Mapping[str, Identity] = field(default_factory=dict)
+    augmentation: Augmentation = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_devices({user: len(rows) for user, rows in self.features.items()})
@@ -160,7 +163,7 @@ class Prepared:
 
     def samples(self, user: str, /) -> PreparedSamples:
         """See :class:`Population`."""
-        return PreparedSamples(tuple(self.features[user]), self.manifest)
+        return PreparedSamples(tuple(self.features[user]), self.manifest, augmentation=self.augmentation)
 
     def identity(self, user: str, /) -> Identity:
         """See :class:`Population`."""
@@ -168,7 +171,8 @@ class Prepared:
 
     def __reduce__(self) -> tuple[object, ...]:
         """A manifest holds a read-only mapping, which no process can hand to another; its record can be."""
-        return _received, (dict(self.features), manifests.encode(self.manifest), dict(self.identities))
+        parts = dict(self.features), manifests.encode(self.manifest), dict(self.identities), dict(self.augmentation)
+        return _received, parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +184,7 @@ class Frozen:
     Args:
         views: device -> the frozen part's outputs, one of each sample, crops included.
         identities: device -> what it says of itself when it joins; nothing where absent.
+        augmentation: by which the crops were made.
 
     Raises:
         EnrolmentError: no device, or a device without samples.
@@ -187,20 +192,27 @@ class Frozen:
 
     views: Mapping[str, Sequence[FrozenViews]]
     identities: Mapping[str, Identity] = field(default_factory=dict)
+    augmentation: Augmentation = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_devices({user: len(rows) for user, rows in self.views.items()})
 
     @classmethod
     def of(
-        cls, features: Mapping[str, Sequence[Array]], bundle: Bundle, identities: Mapping[str, Identity] | None = None
+        cls,
+        features: Mapping[str, Sequence[Array]],
+        bundle: Bundle,
+        identities: Mapping[str, Identity] | None = None,
+        *,
+        augmentation: Augmentation = UNCHANGED,
     ) -> Self:
         """Devices whose samples a modality has prepared, each put through the frozen part of ``bundle`` once.
 
         The crops are those that a real device draws. Raises :class:`uvsdk.errors.BundleError` where nothing is frozen.
         """
-        part = FrozenPart(bundle)
-        return cls({user: tuple(part(item) for item in rows) for user, rows in features.items()}, identities or {})
+        part = FrozenPart(bundle, augmentation=augmentation)
+        views = {user: tuple(part(item) for item in rows) for user, rows in features.items()}
+        return cls(views, identities or {}, augmentation)
 
     @property
     def users(self) -> tuple[str, ...]:
@@ -217,9 +229,12 @@ class Frozen:
 
 
 def _received(
-    features: Mapping[str, Sequence[Array]], record: Mapping[str, object], identities: Mapping[str, Identity]
+    features: Mapping[str, Sequence[Array]],
+    record: Mapping[str, object],
+    identities: Mapping[str, Identity],
+    augmentation: Augmentation,
 ) -> Prepared:
-    return Prepared(features, manifests.decode(record), identities)
+    return Prepared(features, manifests.decode(record), identities, augmentation)
 
 
 def _check_devices(counts: Mapping[str, int]) -> None:

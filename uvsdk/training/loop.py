@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +25,7 @@ from uvsdk.errors import BundleError, UpdateRejectedError
 from uvsdk.federation import algorithms, clipping, controls
 from uvsdk.federation.messages import TrainingConfig
 from uvsdk.federation.strategy import AnyClientAlgorithm, Secret
+from uvsdk.modality.contract import Augmentation
 from uvsdk.records import codec
 from uvsdk.training import backbones
 from uvsdk.training.backbones import Backbone, Partial
@@ -76,11 +77,19 @@ class Assignment(controls.Assignment, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PreparedSamples:
-    """Samples as their modality prepared them: each training view is a new random crop."""
+    """Samples as their modality prepared them: each training view is a new random crop, augmented where asked for.
+
+    Args:
+        features: one array each.
+        manifest: of the model that they were prepared for.
+        classes: see :class:`Samples`.
+        augmentation: see :attr:`uvsdk.federation.messages.TrainingConfig.augmentation`; embeddings never are augmented.
+    """
 
     features: Sequence[Array]
     manifest: Manifest
     classes: Int64 | None = None
+    augmentation: Augmentation = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.features)
@@ -178,7 +187,7 @@ class LocalTrainer:
         settings = algorithms.settings(config.algorithm, config.algorithm_settings)
         backbone = self._prepared(manifest)
         module: nn.Module = backbone.rest if isinstance(backbone, Partial) else backbone
-        samples: Samples = PreparedSamples(job.features, manifest, job.classes)
+        samples: Samples = PreparedSamples(job.features, manifest, job.classes, augmentation=config.augmentation)
         if job.frozen is not None:
             samples = FrozenSamples(job.frozen, job.classes)
         return train_once(module, algorithm, settings, samples, job, rng, self._secret)
@@ -355,7 +364,10 @@ def class_places(samples: Samples) -> Tensor:
 
 def _crops(samples: PreparedSamples, batch: Sequence[int], rng: np.random.Generator) -> Tensor:
     source = modality.get(samples.manifest.modality)
-    crops = [source.crop(samples.features[index], samples.manifest.preprocessing, rng) for index in batch]
+    preprocessing, augmentation = samples.manifest.preprocessing, samples.augmentation
+    crops = [
+        source.training_view(samples.features[index], preprocessing, rng, augmentation=augmentation) for index in batch
+    ]
     return torch.from_numpy(np.stack(crops).astype(np.float32, copy=False))
 
 

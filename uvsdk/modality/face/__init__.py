@@ -5,8 +5,9 @@ of LFW's first fold, photos against copies of 40 pixels, have an equal error rat
 mean face subtracted and 0.40 % with twenty directions taken out as well.
 """
 
-from uvsdk.modality.contract import Graph, Modality
+from uvsdk.modality.contract import Augment, Graph, Modality
 from uvsdk.modality.face import chips
+from uvsdk.modality.face.augmentation import FaceAugmentation, augmented
 from uvsdk.modality.face.degradation import worsen
 from uvsdk.scoring.cells import Division
 from uvsdk.scoring.conditions import Condition
@@ -15,6 +16,7 @@ MODALITY = Modality(
     prepare=chips.prepare,
     views=chips.views,
     crop=chips.crop,
+    augment=Augment(FaceAugmentation, augmented),
     graphs={"detector": Graph("yunet")},
     highest=255.0,
     conditions=(Condition("face_pixels", logarithmic=True), Condition("sharpness", logarithmic=True)),

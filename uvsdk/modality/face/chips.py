@@ -87,12 +87,12 @@ def prepare(sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTU
 
 def views(features: Array, preprocessing: Preprocessing) -> Float32:
     """The chip as the graph takes it, (1, 3, S, S), 0 to 255; the graph normalises."""
-    return _channels_first(_checked(features, preprocessing))[None]
+    return _channels_first(checked(features, preprocessing))[None]
 
 
 def crop(features: Array, preprocessing: Preprocessing, rng: np.random.Generator) -> Float32:
     """The chip or its mirror image, a little lighter or darker, (3, S, S)."""
-    chip = _channels_first(_checked(features, preprocessing))
+    chip = _channels_first(checked(features, preprocessing))
     if rng.random() < 0.5:
         chip = chip[:, :, ::-1]
     gain = np.float32(rng.uniform(0.85, 1.15))
@@ -161,7 +161,8 @@ def _template(preprocessing: Preprocessing) -> tuple[alignment.LandmarkTemplate,
     return template, size
 
 
-def _checked(features: Array, preprocessing: Preprocessing) -> UInt8:
+def checked(features: Array, preprocessing: Preprocessing) -> UInt8:
+    """Features of the model's kind, uint8 (S, S, 3). Raises :class:`BundleError`."""
     _, size = _template(preprocessing)
     if features.shape != (size, size, 3) or features.dtype != np.uint8:
         raise BundleError(

@@ -3,8 +3,9 @@
 Features are float32 (T, mels), one frame per hop of the speech that was found.
 """
 
-from uvsdk.modality.contract import Graph, Modality
+from uvsdk.modality.contract import Augment, Graph, Modality
 from uvsdk.modality.voice import frames
+from uvsdk.modality.voice.augmentation import VoiceAugmentation, augmented
 from uvsdk.modality.voice.degradation import worsen
 from uvsdk.scoring.cells import Division
 from uvsdk.scoring.compensation import DIRECTIONS
@@ -20,6 +21,7 @@ MODALITY = Modality(
     prepare=frames.prepare,
     views=frames.views,
     crop=frames.crop,
+    augment=Augment(VoiceAugmentation, augmented),
     graphs={
         "vad": Graph(
             "speech.onnx",

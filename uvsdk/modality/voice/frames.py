@@ -163,7 +163,7 @@ def views(features: Array, preprocessing: Preprocessing) -> Float32:
     as none is longer than ``view_frames``, and all of one length: speech shorter than that is one window as it is.
     """
     framing = Framing.read(preprocessing)
-    rows = _checked(features, framing)
+    rows = checked(features, framing)
     width, count = framing.view_frames, len(rows)
     if framing.windows == "even":
         return _even(rows, width)
@@ -186,7 +186,7 @@ def _even(rows: Float32, most: int) -> Float32:
 def crop(features: Array, preprocessing: Preprocessing, rng: np.random.Generator) -> Float32:
     """A window from a random place, (view_frames, mels); speech shorter than a window is made to fill one."""
     framing = Framing.read(preprocessing)
-    rows = _checked(features, framing)
+    rows = checked(features, framing)
     width, count = framing.view_frames, len(rows)
     if count <= width:
         return fill(rows, framing)
@@ -248,7 +248,8 @@ def _bands(pcm: Float32, power: Float32, heard: Float32, framing: Framing) -> Fl
     return power @ mel.filter_bank(framing.sample_rate, framing.window, framing.mels).T
 
 
-def _checked(features: Array, framing: Framing) -> Float32:
+def checked(features: Array, framing: Framing) -> Float32:
+    """Features of the model's kind, float32 (T, mels). Raises :class:`BundleError`."""
     if features.ndim != 2 or features.shape[1] != framing.mels or not len(features):
         raise BundleError(
             f"voice features have shape (frames, {framing.mels}), got {features.shape}; they are of another model"
