@@ -251,7 +251,7 @@ def _expected(
     if threshold is None or calibration is None or len(embeddings) < 2:
         return None
     if threshold.scale == "cosine":
-        return expected_fnmr(genuine_scores(embeddings), threshold.score)
+        return expected_fnmr(genuine_scores(embeddings, calibration.centring), threshold.score)
     return expected_fnmr(own_ratios(calibration, embeddings, template=None, conditions=conditions), threshold.score)
 
 

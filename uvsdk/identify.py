@@ -51,6 +51,7 @@ class SearchThreshold:
         measured_on: ``comparisons`` of two people, ``cohort`` where strangers were searched in this very gallery, or
             ``hand`` where an application sets it.
         model_version: the model it was measured with; empty only for one set by hand.
+        centre: as of :class:`uvsdk.scoring.Threshold`.
     """
 
     score: float
@@ -60,6 +61,7 @@ class SearchThreshold:
     interval: tuple[float, float] = (0.0, 1.0)
     measured_on: Literal["comparisons", "cohort", "hand"] = "hand"
     model_version: str = ""
+    centre: str = ""
 
     def __post_init__(self) -> None:
         if not -1.0 <= self.score <= 1.0 + 1e-6:
@@ -189,7 +191,8 @@ def identify(
     check_detectors(detectors, bundle)
     embedded = embed(probe, bundle, capture=capture)
     start = time.perf_counter()
-    found = gallery.search(embedded.embedding, top)
+    centring = None if bundle.calibration is None else bundle.calibration.centring
+    found = gallery.search(embedded.embedding, top, centring=centring)
     calibration = None if limit.measured_on == "hand" else bundle.calibration
     placement = _placed(found, embedded, calibration, strict=strict_domain)
     timings_s = {**embedded.timings_s, "search": time.perf_counter() - start}
@@ -280,10 +283,14 @@ def search_threshold(calibration: Calibration, people: int, *, fpir: float) -> S
     # Rounding must not refuse a rate that the trials support exactly.
     pair = calibration.threshold(max(fpir / size, math.nextafter(lowest, 1.0)))
     bound = (min(size * pair.interval[0], 1.0), min(size * pair.interval[1], 1.0))
-    return SearchThreshold(pair.score, fpir, people, trials, bound, "comparisons", calibration.model_version)
+    return SearchThreshold(
+        pair.score, fpir, people, trials, bound, "comparisons", calibration.model_version, pair.centre
+    )
 
 
-def cohort_threshold(gallery: Gallery, cohort: Float32, *, fpir: float) -> SearchThreshold:
+def cohort_threshold(
+    gallery: Gallery, cohort: Float32, *, fpir: float, calibration: Calibration | None = None
+) -> SearchThreshold:
     """The score at which strangers are named at ``fpir``, measured by searching each of a cohort in this gallery.
 
     It needs no assumption on how comparisons depend on each other or on how templates differ from single samples, and
@@ -294,6 +301,7 @@ def cohort_threshold(gallery: Gallery, cohort: Float32, *, fpir: float) -> Searc
         cohort: float32 (M, d), unit rows, one for each of M people none of whom is in the gallery, made with the
             gallery's model.
         fpir: false positive identification rate to aim for.
+        calibration: of the bundle that is searched with, whose centre is taken out of both sides where it has one.
 
     Raises:
         ThresholdError: fewer than ``3 / fpir`` people in the cohort, or an empty gallery.
@@ -306,12 +314,17 @@ def cohort_threshold(gallery: Gallery, cohort: Float32, *, fpir: float) -> Searc
             f"a false positive identification rate of {fpir:g} needs at least {math.ceil(3 / fpir)} people in the "
             f"cohort, there are {len(cohort)}; ask for a higher rate"
         )
-    people = len(gallery)
+    people, centring = len(gallery), None if calibration is None else calibration.centring
     searches = Calibration.from_scores(
-        gallery.highest(cohort), model_version=gallery.model_version, source="searches in the gallery"
+        gallery.highest(cohort, centring=centring),
+        model_version=gallery.model_version,
+        source="searches in the gallery",
     )
     limit = searches.threshold(fpir)
-    return SearchThreshold(limit.score, fpir, people, len(cohort), limit.interval, "cohort", gallery.model_version)
+    centre = "" if calibration is None else calibration.centre_digest
+    return SearchThreshold(
+        limit.score, fpir, people, len(cohort), limit.interval, "cohort", gallery.model_version, centre
+    )
 
 
 def lowest_fpir(gallery: Gallery, calibration: Calibration) -> float:
@@ -364,7 +377,7 @@ def threshold_for(gallery: Gallery, calibration: Calibration, *, fpir: float) ->
         return known.limit
     _, first = np.unique(cohort.person, return_index=True)  # one search for each person
     try:
-        limit = cohort_threshold(gallery, cohort.embeddings[first], fpir=fpir)
+        limit = cohort_threshold(gallery, cohort.embeddings[first], fpir=fpir, calibration=calibration)
     except ThresholdError as error:
         try:
             return search_threshold(calibration, len(gallery), fpir=fpir)
@@ -418,6 +431,13 @@ def _applicable(
             f"the threshold was measured with model {threshold.model_version[:12]}, this is {bundle.version[:12]}; "
             "measure it with this model"
         )
+    if threshold.measured_on != "hand":
+        centre = "" if bundle.calibration is None else bundle.calibration.centre_digest
+        if threshold.centre != centre:
+            raise ExchangedBundleError(
+                "the threshold is of cosines with another centre than this copy of the model takes out; use the bundle "
+                "it was measured with, or measure it again with this one"
+            )
     if threshold.measured_on != "hand" and threshold.people < len(gallery):
         raise ThresholdError(
             f"the threshold holds for {threshold.people} people, the gallery has {len(gallery)}: more people make more "

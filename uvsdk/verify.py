@@ -179,8 +179,8 @@ def decide(
     start = time.perf_counter()
     quality = quality or Quality()
     limit = _applicable(threshold, bundle)
-    score = _rounded(compare(embedding, template))
     calibration = bundle.calibration
+    score = _rounded(compare(embedding, template, calibration=calibration))
     known = () if calibration is None else calibration.conditions
     rows, probe = (template.embedding, embedding), conditions_of(quality.measured, known)
     measured = None if _by_hand(limit) else calibration
@@ -327,12 +327,34 @@ def check_rate(fmr: float | None, in_force: float) -> None:
         )
 
 
-def compare(embedding: Float32, template: Template) -> float:
+def check_centre(threshold: Threshold, calibration: Calibration | None) -> None:
+    """Raises :class:`ExchangedBundleError` for a cosine threshold that was read from scores with another centre.
+
+    Without its domain's mean a cosine is another number, so that one threshold of the two would accept strangers, or
+    nobody. One that is set by hand is held against the scores as the bundle gives them.
+    """
+    if not (threshold.model_version or threshold.calibration) or threshold.scale == "llr":
+        return
+    centre = "" if calibration is None else calibration.centre_digest
+    if threshold.centre != centre:
+        raise ExchangedBundleError(
+            f"the threshold is of cosines {_without(threshold.centre)}, and this copy of the model compares "
+            f"{_without(centre)}; use the bundle it was read from, or read it again from this one"
+        )
+
+
+def _without(centre: str) -> str:
+    return f"without the centre {centre[:8]}" if centre else "of embeddings as they are"
+
+
+def compare(embedding: Float32, template: Template, *, calibration: Calibration | None = None) -> float:
     """Cosine similarity of one embedding with a template, in [-1, 1], summed in float64.
 
     Args:
         embedding: float32 (d,), unit norm, made with the template's model version: that is the caller's to check.
         template: what it is compared with.
+        calibration: whose centre is taken out of both sides first, where it has one
+            (:meth:`uvsdk.scoring.Calibration.compared`); ``None`` compares them as they are.
 
     Raises:
         ModelMismatchError: the dimensions differ.
@@ -347,7 +369,9 @@ def compare(embedding: Float32, template: Template) -> float:
     norm = float(np.linalg.norm(vector))
     if not abs(norm - 1.0) <= _NORM_TOLERANCE:  # written so that NaN fails
         raise SampleError(f"an embedding has norm 1, got {norm:.4g}; normalise it as Bundle.embedding does")
-    return float(np.clip(vector @ template.embedding.astype(np.float64), -1.0, 1.0))
+    if calibration is None or calibration.centring is None:
+        return float(np.clip(vector @ template.embedding.astype(np.float64), -1.0, 1.0))
+    return float(np.clip(calibration.compared(embedding) @ calibration.compared(template.embedding), -1.0, 1.0))
 
 
 def check_detectors(detectors: Sequence[PresentationAttackDetector], bundle: Bundle) -> None:
@@ -386,6 +410,7 @@ def _applicable(threshold: Threshold | None, bundle: Bundle) -> Threshold:
             "calibrate this model"
         )
     digest = None if bundle.calibration is None else bundle.calibration.digest
+    check_centre(threshold, bundle.calibration)
     # A likelihood ratio is what this very calibration makes of a score; under another it means something else.
     if threshold.scale == "llr" and threshold.calibration and digest not in (None, threshold.calibration):
         raise ExchangedBundleError(

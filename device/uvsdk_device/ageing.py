@@ -66,6 +66,7 @@ class TemplateAgeing:
                 strong=strong,
                 policy=self._policy,
                 now_s=self._clock(),
+                calibration=self._bundle.calibration,
             )
             # Enrolled anew since the decision: the step is of a template that is gone.
             if found.taken and self._store.template_for(user_id, lambda kept: belongs(found.history, kept)) is not None:

@@ -27,7 +27,9 @@ from uvsdk.release.acceptance import objection
 from uvsdk.release.cohort import check_rows
 from uvsdk.release.report import EvaluationReport, EvaluationTask, Impostors, ModelReport, report_on
 from uvsdk.scoring.cells import cells_of, cells_of_enrolment, names
+from uvsdk.scoring.compensation import Compensation
 from uvsdk.scoring.conditions import UNKNOWN, Conditions
+from uvsdk.scoring.plausibility import check_centre
 from uvsdk_device.connection import Object
 from uvsdk_device.deployment import key_bytes, number, signature_bytes, text, validity_of
 from uvsdk_device.membership import Membership
@@ -114,6 +116,7 @@ def fetch_evaluation_task(member: Membership, header: EvaluationHeader) -> Evalu
     Raises:
         SealError: not signed by the server this device knows, for another device or evaluation, or altered.
         WireError: not a task.
+        UnapprovedConfigError: a second report is asked for, which the approved configuration does not have.
     """
     answer = member.connection.get(f"/v1/evaluations/{header.evaluation_id}/task", limit=TASK_LIMIT)
     wanted = Named("evaluation-task", header.algorithm, header.candidate, header.evaluation_id, "evaluation")
@@ -121,6 +124,11 @@ def fetch_evaluation_task(member: Membership, header: EvaluationHeader) -> Evalu
     named = (task.evaluation_id, task.candidate, task.released, task.impostors)
     if named != (header.evaluation_id, header.candidate, header.released, header.impostors):
         raise WireError("the task inside the seal is of another evaluation than the seal")
+    if len(task.centre) and member.deployment.config.centring != "measured":
+        raise UnapprovedConfigError(
+            f"evaluation {header.evaluation_id} asks for a second report, without a centre; the approved configuration "
+            "has none (centring)"
+        )
     return task
 
 
@@ -162,7 +170,7 @@ def answer(
             nobody is verified by, strangers' scores would be far too low.
 
     Raises:
-        UpdateRejectedError: a model gives what is no embedding, or a cohort of another dimension was sent.
+        UpdateRejectedError: a model gives what is no embedding, or a cohort or a centre was sent that is none.
     """
     start = time.perf_counter()
     rows = _rows(features, candidate)
@@ -177,9 +185,15 @@ def answer(
     if candidate.calibration is not None:
         accepts = DECLINES if objection(rows, task.cohort, candidate.calibration, fmr=fmr) else ACCEPTS
     others: tuple[ModelReport, ...] = ()
+    strangers = task.cohort
     if task.released != task.candidate:
-        others = (_report(_rows(features, released), task, impostors, released.version, task.released_cohort, own),)
-    report = EvaluationReport(task.evaluation_id, of_candidate, others, len(features), accepts)
+        rows, strangers = _rows(features, released), task.released_cohort
+        others = (_report(rows, task, impostors, released.version, strangers, own),)
+    centred: tuple[ModelReport, ...] = ()
+    if len(task.centre):
+        centring = _centring(task.centre, rows.shape[1])
+        centred = (_report(rows, task, impostors, released.version, strangers, own, centring),)
+    report = EvaluationReport(task.evaluation_id, of_candidate, others, len(features), accepts, centred)
     return Answer(report, time.perf_counter() - start)
 
 
@@ -200,8 +214,25 @@ class _Own:
     cells_of: Sequence[tuple[int, ...]]
 
 
+def _centring(centre: Float32, dimension: int) -> Compensation:
+    """Of what the server sent; refused where it cannot be a mean of embeddings."""
+    try:
+        check_centre(centre)
+    except BundleError as error:
+        raise UpdateRejectedError(f"the server's centre is refused: {error}") from error
+    if len(centre) != dimension:
+        raise UpdateRejectedError(f"the server sent a centre of shape {centre.shape}, the model gives {dimension}")
+    return Compensation.centring(centre)
+
+
 def _report(
-    rows: Float32, task: EvaluationTask, impostors: Impostors, version: str, strangers: Float32, own: _Own
+    rows: Float32,
+    task: EvaluationTask,
+    impostors: Impostors,
+    version: str,
+    strangers: Float32,
+    own: _Own,
+    centring: Compensation | None = None,
 ) -> ModelReport:
     template = None
     if impostors == "cohort":
@@ -219,6 +250,7 @@ def _report(
         cells=own.cells,
         cells_of=own.cells_of,
         template=template,
+        centring=centring,
     )
 
 

@@ -10,6 +10,7 @@ from uvsdk import modality
 from uvsdk.arrays import Array, Bool, Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import EnrolmentError, ModelMismatchError
+from uvsdk.scoring import Calibration
 from uvsdk.scoring.personal import genuine_threshold, personal_threshold
 from uvsdk.templates.template import Template
 from uvsdk.verify import threshold_at
@@ -69,7 +70,7 @@ def remake(
     if vector is not None:
         # A likelihood ratio is fitted on means of embeddings, which a trained vector is not.
         limit = threshold_at(bundle, fmr, scale="cosine")
-        if is_learnt(vector, rows, limit.score):
+        if is_learnt(vector, rows, limit.score, bundle.calibration):
             threshold = personal_threshold(limit, bundle.calibration, embeddings=rows, template=vector, fresh=fresh)
             return Template(vector, bundle.version, old.modality, len(features), threshold, old.conditions)
     threshold = personal_threshold(threshold_at(bundle, fmr), bundle.calibration, embeddings=rows, fresh=fresh)
@@ -84,11 +85,17 @@ def _mean(rows: Float32) -> Float32:
     return np.asarray(mean / norm, np.float32)
 
 
-def is_learnt(trained: Float32, rows: Float32, impostor_score: float) -> bool:
-    """Whether the person's own samples reach the impostors' threshold against ``trained``; never for another d."""
+def is_learnt(trained: Float32, rows: Float32, impostor_score: float, calibration: Calibration | None = None) -> bool:
+    """Whether the person's own samples reach the impostors' threshold against ``trained``; never for another d.
+
+    ``calibration`` is the one that the threshold was read from, whose centre is taken out of both sides.
+    """
     if trained.shape != rows.shape[1:]:
         return False
-    scores = rows.astype(np.float64) @ trained
+    if calibration is None or calibration.centring is None:
+        scores = rows.astype(np.float64) @ trained
+    else:
+        scores = calibration.compared(rows) @ calibration.compared(trained)
     return genuine_threshold(scores) >= impostor_score
 
 
@@ -109,5 +116,5 @@ def is_current(template: Template, bundle: Bundle, *, trained: Array | None = No
     if limit.calibration:
         return calibration is not None and calibration.digest == limit.calibration
     if limit.scale == "cosine":
-        return True
+        return calibration is None or calibration.centring is None
     return calibration is not None and calibration.ratio is not None and calibration.ratio.trials == limit.trials

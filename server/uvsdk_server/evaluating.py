@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+import numpy as np
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk import modality
@@ -34,7 +35,8 @@ from uvsdk.release.conclusion import Conclusion, Finding, conclude
 from uvsdk.release.gate import Verdict
 from uvsdk.release.measurement import SUPPORTED
 from uvsdk.release.record import Release
-from uvsdk.release.report import SUMMED, EvaluationReport, ModelReport
+from uvsdk.release.report import SUMMED, EvaluationReport, ModelReport, centre_of
+from uvsdk.release.subtraction import Subtraction
 from uvsdk.release.sums import ModelSums
 from uvsdk.rest.problems import Problem
 from uvsdk.scoring.cells import names
@@ -260,6 +262,7 @@ class Evaluations:
             release=None,
             summary=None,
         )
+        row = replace(row, **await self._subtracted(row))
         if few:
             await self._refuse(row, requested, evaluators.words(candidate=row.candidate != row.released))
             return True
@@ -275,6 +278,20 @@ class Evaluations:
         self._rounds.reporting.open(number)
         self._log.info("evaluation collecting", evaluation=number, cause=cause, asked=row.asked, impostors=impostors)
         return True
+
+    async def _subtracted(self, row: EvaluationRow) -> dict[str, Any]:
+        """What is subtracted in the second report on the released model, and whether that verifies so.
+
+        It is written down with the evaluation, so that all devices are asked the same, whatever is released meanwhile.
+        """
+        if self._training.config.centring != "measured" or row.impostors not in SUMMED:
+            return {}
+        current = await self._releases.current()
+        calibration = current.bundle.calibration
+        centre = centre_of(calibration)
+        if calibration is None or centre is None or current.row.model_version != row.released:
+            return {}
+        return {"centre": centre.astype("<f4").tobytes(), "verifies_centred": calibration.centring is not None}
 
     async def _put(self, row: EvaluationRow, requested: EvaluationRow | None) -> None:
         values = asdict(row)
@@ -395,6 +412,8 @@ class Evaluations:
         return conclude(
             candidate,
             candidate if alone else self._sums(row, reports, row.released),
+            centred=self._centred_sums(row, reports),
+            verifies_centred=row.verifies_centred,
             evaluation_id=row.evaluation_id,
             collapse=self._training.mean_offdiagonal_cosine(),
             source=_source(row, len({item.user for item in reports})),
@@ -419,6 +438,15 @@ class Evaluations:
             if model.model_version == version
         )
         return ModelSums.of(found, model_version=version, impostors=row.impostors)
+
+    def _centred_sums(self, row: EvaluationRow, reports: Sequence[ReportRow]) -> ModelSums | None:
+        """Of the second reports on the released model; ``None`` where they were not asked for."""
+        if row.centre is None:
+            return None
+        opened = self._opened(row, reports)
+        found = ((self._training.group(report.user), item) for report, told in opened for item in told.centred)
+        centre = np.frombuffer(row.centre, np.dtype("<f4"))
+        return ModelSums.of(found, model_version=row.released, impostors=row.impostors, centre=centre)
 
     def _opened(self, row: EvaluationRow, reports: Sequence[ReportRow]) -> Iterator[tuple[ReportRow, EvaluationReport]]:
         """The reports, one of each user whatever the number of their devices: the first by its id."""
@@ -524,6 +552,7 @@ def summary_of(found: Conclusion, cells: Sequence[str] = ()) -> dict[str, Any]:
         "interval": [_finite(value) for value in found.interval],
         "mean_offdiagonal_cosine": _finite(found.collapse),
         "around": None if found.compared is None else _around(found.compared),
+        "centring": None if found.subtraction is None else _subtraction(found.subtraction),
         "candidate": None if found.candidate is None else asdict(found.candidate.evaluation),
         "released": None if found.released is None else asdict(found.released.evaluation),
         "cells": {} if found.candidate is None else _told_of(found.candidate, cells),
@@ -536,6 +565,15 @@ def _around(compared: Compared) -> dict[str, float | None]:
         "candidate": compared.candidate_around,
         "released": compared.released_around,
         "error": _finite(compared.error),
+    }
+
+
+def _subtraction(found: Subtraction) -> dict[str, Any]:
+    """What verifies with its domain's mean and without, and whether it is calibrated without."""
+    return asdict(found) | {
+        "fnmr": _finite(found.fnmr),
+        "centred_fnmr": _finite(found.centred_fnmr),
+        "interval": [_finite(value) for value in found.interval],
     }
 
 

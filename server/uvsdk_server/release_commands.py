@@ -248,6 +248,7 @@ async def _evaluations(arguments: argparse.Namespace, connection: AsyncConnectio
         )
         summary = json.loads(row.summary or "{}")
         lines += [f"    {reason}" for reason in summary.get("reasons", [])]
+        lines += _centred(summary.get("centring"))
         lines += _returned(summary.get("training") or {})
     lines = lines or ["nothing has been evaluated yet"]
     told = await _awaited(connection)
@@ -266,6 +267,17 @@ async def _awaited(connection: AsyncConnection) -> str:
     if found.suffice:
         return ""
     return found.words(candidate=row.model_version != current.model_version)
+
+
+def _centred(found: Mapping[str, Any] | None) -> list[str]:
+    """How the released model verifies with its domain's mean and without, where that was measured."""
+    if found is None or None in (found["fnmr"], found["centred_fnmr"]):
+        return []
+    chosen = "it is taken out" if found["chosen"] else "it stays"
+    return [
+        f"    with its domain's mean the released model rejects {found['fnmr']:.1%} of genuine trials at a false match "
+        f"rate of {found['fmr']:g}, without {found['centred_fnmr']:.1%}: {chosen}"
+    ]
 
 
 def _returned(training: Mapping[str, Any]) -> list[str]:

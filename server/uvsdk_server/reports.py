@@ -195,6 +195,7 @@ class Reports:
             evaluates=respondent.evaluates,
             cohort=cohort,
             released_cohort=released,
+            centre=np.zeros(0, np.float32) if row.centre is None else np.frombuffer(row.centre, np.dtype("<f4")),
         )
 
     def _expected(self, row: EvaluationRow) -> envelopes.Expected:

@@ -25,7 +25,7 @@ import numpy as np
 
 from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import SettingsError, TemplateFormatError
-from uvsdk.scoring import Decision, Threshold
+from uvsdk.scoring import Calibration, Decision, Threshold
 from uvsdk.templates.template import Template
 from uvsdk.verify import compare
 
@@ -158,6 +158,7 @@ def step(
     strong: Threshold,
     policy: AgeingPolicy,
     now_s: float,
+    calibration: Calibration | None = None,
 ) -> Step:
     """Move the template a little towards an accepted probe, or say why not.
 
@@ -169,6 +170,7 @@ def step(
         strong: cosine threshold of a strong match, see :attr:`AgeingPolicy.stricter`.
         policy: the rules.
         now_s: Unix time.
+        calibration: that ``strong`` was read from, see :func:`uvsdk.verify.compare`.
 
     Raises:
         SettingsError: ``strong`` is not a cosine threshold.
@@ -178,7 +180,7 @@ def step(
         raise SettingsError(f"a strong match is judged by cosine similarity, got a threshold of scale {strong.scale}")
     if history is None or not belongs(history, enrolled):
         history = begin(enrolled)
-    refused = _not_due(history, decision, policy, now_s) or _weak(enrolled, history, probe, strong)
+    refused = _not_due(history, decision, policy, now_s) or _weak(enrolled, history, probe, strong, calibration)
     if refused:
         return Step(history, refused)
     current = history.current.astype(np.float64)
@@ -227,9 +229,11 @@ def _not_due(history: History, decision: Decision, policy: AgeingPolicy, now_s: 
     return ""
 
 
-def _weak(enrolled: Template, history: History, probe: Float32, strong: Threshold) -> str:
-    if compare(probe, template_of(enrolled, history)) < strong.score:
+def _weak(
+    enrolled: Template, history: History, probe: Float32, strong: Threshold, calibration: Calibration | None
+) -> str:
+    if compare(probe, template_of(enrolled, history), calibration=calibration) < strong.score:
         return "not a strong match with the template in use"
-    if compare(probe, enrolled) < strong.score:
+    if compare(probe, enrolled, calibration=calibration) < strong.score:
         return "not a strong match with the enrolment's own template"
     return ""

@@ -115,7 +115,7 @@ def _variety(embeddings: Float32, calibration: Calibration | None) -> float | No
     """Mean cosine distance among the samples over the median of impostors; ``None`` where it cannot be judged."""
     if calibration is None or not len(calibration.impostor) or len(embeddings) < 2:
         return None
-    rows = embeddings.astype(np.float64)
+    rows = calibration.compared(embeddings)
     own = 1.0 - (rows @ rows.T)[np.triu_indices(len(rows), 1)].mean()
     others = 1.0 - calibration.ranked.median
     return float(own) / others if others > 0 else None

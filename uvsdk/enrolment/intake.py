@@ -129,17 +129,16 @@ def of_one_person(
     if not readable:
         return [], tuple(found)
     places = list(readable)
-    rows = np.stack([readable[place].embedding for place in places])
+    embedded = np.stack([readable[place].embedding for place in places])
+    former = np.reshape(kept.embeddings, (-1, embedded.shape[1])).astype(np.float32)
+    rows, anchor = _compared(embedded, calibration), _compared(former, calibration)
     same = -math.inf if fmr is None else consistency.limit(calibration, fmr)
-    if kept.embeddings:
-        own = consistency.like(rows, np.stack(kept.embeddings), same=same)
-    else:
-        own = _majority(rows, places, same)
+    own = consistency.like(rows, anchor, same=same) if len(anchor) else _majority(rows, places, same)
     if calibration is not None and fmr is not None and not own.all():
         kinds = () if calibration.ratio is None else calibration.ratio.surroundings.conditions
         conditions = [conditions_of(readable[place].quality.measured, kinds) for place in places]
-        own |= _under_conditions(rows, own, conditions, kept, calibration, fmr)
-    group = np.concatenate([np.reshape(kept.embeddings, (-1, rows.shape[1])), rows[own]]).astype(np.float32)
+        own |= _under_conditions(embedded, own, conditions, kept, calibration, fmr)
+    group = np.concatenate([anchor, rows[own]])
     for place, row, accepted in zip(places, rows, own.tolist(), strict=True):
         similarity = consistency.similarity(row, group, among=accepted)
         reason = ""
@@ -150,6 +149,11 @@ def of_one_person(
             )
         found[place] = SampleReport(place, accepted, reason, readable[place].quality, similarity)
     return [readable[place] for place, accepted in zip(places, own.tolist(), strict=True) if accepted], tuple(found)
+
+
+def _compared(rows: Float32, calibration: Calibration | None) -> Float32:
+    """Rows between which cosines are taken, as the thresholds of the calibration are of them."""
+    return rows if calibration is None else np.asarray(calibration.compared(rows), np.float32)
 
 
 def _under_conditions(

@@ -63,7 +63,7 @@ def shares(
         own=_share(_own(rows, calibration, threshold), threshold, 1.0) if len(rows) > 1 else 1.0,
         strangers=_share(_against(template, strangers, calibration, threshold), threshold, 0.0),
         noise=_share(_against(template, noise, calibration, threshold), threshold, 0.0),
-        expected=_expected(template, calibration.domain, threshold),
+        expected=_expected(calibration.compared(template), calibration.domain, threshold),
     )
 
 
@@ -143,7 +143,7 @@ def _threshold(calibration: Calibration, fmr: float | None) -> Threshold:
 def _own(rows: Float32, calibration: Calibration, threshold: Threshold) -> Float64:
     if threshold.scale == "llr":
         return own_ratios(calibration, rows, template=None, conditions=())
-    return genuine_scores(rows)
+    return genuine_scores(rows, calibration.centring)
 
 
 def _against(template: Float64, others: Float32, calibration: Calibration, threshold: Threshold) -> Float64:
@@ -153,7 +153,7 @@ def _against(template: Float64, others: Float32, calibration: Calibration, thres
         templates = np.broadcast_to(template.astype(np.float32), others.shape)
         unknown = [UNKNOWN] * len(others)
         return calibration.llrs(templates, others, template=unknown, probe=unknown)
-    return np.asarray(others.astype(np.float64) @ template, np.float64)
+    return np.asarray(calibration.compared(others) @ calibration.compared(template), np.float64)
 
 
 def _share(values: Float64, threshold: Threshold, nothing: float) -> float:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from uvsdk.errors import ThresholdError
+from uvsdk.release import subtraction
 from uvsdk.release.backtracking import Compared
 from uvsdk.release.gate import LEAST_PEOPLE, Verdict, judge, paired_error
 from uvsdk.release.measurement import MOST_REJECTED, Measured, measure
 from uvsdk.release.record import Evaluation
+from uvsdk.release.subtraction import Subtraction
 from uvsdk.release.sums import ModelSums
 from uvsdk.scoring import Calibration
 
@@ -52,6 +54,8 @@ class Conclusion:
         interval: 95 % interval of ``change``.
         collapse: mean cosine of different rows of the class matrix; NaN where there is none.
         compared: the candidate beside the released model, ``None`` where they are one, or where people did not suffice.
+        subtraction: the released model with its domain's mean and without; ``None`` where it was not asked for, or
+            where people did not suffice.
     """
 
     passes: bool
@@ -62,12 +66,15 @@ class Conclusion:
     interval: tuple[float, float] = (-math.inf, math.inf)
     collapse: float = math.nan
     compared: Compared | None = None
+    subtraction: Subtraction | None = None
 
 
 def conclude(
     candidate: ModelSums,
     released: ModelSums,
     *,
+    centred: ModelSums | None = None,
+    verifies_centred: bool = False,
     evaluation_id: int,
     collapse: float,
     source: str,
@@ -80,6 +87,10 @@ def conclude(
     Args:
         candidate: sums of the model under evaluation.
         released: sums of the one that verifies now; the same version where only that is evaluated.
+        centred: of the released model once more, without a centre (:attr:`uvsdk.release.sums.ModelSums.centre`), by
+            which it is calibrated where that is better (:mod:`uvsdk.release.subtraction`); ``None`` where it was not
+            asked for.
+        verifies_centred: whether what verifies now has a centre; then the candidate is judged beside that.
         evaluation_id: for the record.
         collapse: mean cosine of different rows of the candidate's class matrix; NaN where there is none.
         source: in words, whose the sums are; the calibrations say so.
@@ -92,15 +103,32 @@ def conclude(
     reasons = list[str]()
     new = _tried(candidate, None, reasons, source=source, now=now, name="the candidate")
     old = new if alone else _tried(released, None, reasons, source=source, now=now, name="the released model")
-    if new is not None and old is not None and not alone:
-        # One rate for both, so that neither gains by a laxer one.
-        rate = max(new.fmr, old.fmr)
-        new, old = _at(rate, new, candidate, source=source, now=now), _at(rate, old, released, source=source, now=now)
+    without = None if centred is None else _tried(centred, None, [], source=source, now=now, name="")
+    comparison = None
+    if old is not None and without is not None and centred is not None:
+        rate = max(old.fmr, without.fmr)
+        sides = _at(rate, old, released, source=source, now=now), _at(rate, without, centred, source=source, now=now)
+        comparison = subtraction.compare(*sides)
     verdict, compared = Verdict(False, (), math.nan, (-math.inf, math.inf)), None
     if new is not None and old is not None and not alone:
+        present, told = old, released
+        if verifies_centred and without is not None and centred is not None:
+            present, told = without, centred
+        # One rate for both, so that neither gains by a laxer one.
+        rate = max(new.fmr, present.fmr)
+        new, present = (
+            _at(rate, new, candidate, source=source, now=now),
+            _at(rate, present, told, source=source, now=now),
+        )
+        # What training goes by is a comparison of models, so of both as they are.
+        old = _at(rate, old, released, source=source, now=now)
         compared = _compared(new, old)
-        verdict = judge(new, old, collapse=collapse)
+        verdict = judge(new, present, collapse=collapse)
         reasons += verdict.reasons
+    if comparison is not None and comparison.chosen and without is not None and centred is not None:
+        old, released = without, centred
+        if alone:
+            new, candidate = without, centred
     of_candidate = _finding(new, candidate, evaluation_id, now)
     if of_candidate is not None and unusable(of_candidate):
         reasons.append(unusable(of_candidate))
@@ -116,6 +144,7 @@ def conclude(
         interval=verdict.interval,
         collapse=collapse,
         compared=compared,
+        subtraction=comparison,
     )
 
 
@@ -202,5 +231,7 @@ def renews(old: Calibration | None, new: Calibration, *, own: bool, now: float) 
         now: seconds since 1970.
     """
     if old is None or not own or now - old.measured_unix_s > STALE_S:
+        return True
+    if new.centring is not None and old.centring is None:  # it was measured to be better
         return True
     return new.people >= _MORE_PEOPLE * old.people or new.strictest("cosine") < old.strictest("cosine")

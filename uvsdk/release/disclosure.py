@@ -72,6 +72,18 @@ KINDS: Final = {
 }
 """By the name that ``TrainingConfig.evaluation`` has for it."""
 
+CENTRED: Final = Disclosure(
+    evaluates="of the released model the same once more, of embeddings without the mean of the people's means",
+    trains="of the released model its template and the outer product once more, likewise",
+    receives="that mean, which the released calibration tells as well",
+    server_learns="as long as reports are not summed under a mask, from both means and covariances of somebody's few "
+    "samples, possibly the embeddings of these; a server that chose what is subtracted would learn more, so a device "
+    "takes a mean of unit vectors only, and answers only where its owner approved this setting",
+    others_learn="with the released calibration the mean of an earlier evaluation, of 50 people or more, beside that "
+    "of the newest: what `moments` says of one mean, of two",
+)
+"""What ``centring = "measured"`` adds to an evaluation by sums."""
+
 
 def table() -> str:
     """What every report holds in a sentence, two tables of one row for each kind, and which kind is whose.
@@ -91,6 +103,12 @@ def table() -> str:
             "samples it has, and whether it would switch to the candidate. Beside that, of each model:",
             markdown(("evaluation", "who only evaluates sends", "who trains sends", "receives"), sent),
             markdown(("evaluation", "the server learns", "others learn"), learned),
+            'Under `centring = "measured"`, beside an evaluation by sums of moments:',
+            markdown(
+                ("who only evaluates sends", "who trains sends", "receives"),
+                [[CENTRED.evaluates, CENTRED.trains, CENTRED.receives]],
+            ),
+            markdown(("the server learns", "others learn"), [[CENTRED.server_learns, CENTRED.others_learn]]),
             f'`evaluation = "auto"` is `cohort` under {names(given)}, and `moments` under every other method.',
         ]
     )

@@ -24,7 +24,8 @@ MOST_WORSE: Final = 0.25
 LEAST_PEOPLE: Final = 8
 """People whose genuine trials a comparison rests on at least."""
 
-_CONFIDENCE: Final = 1.96
+CONFIDENCE: Final = 1.96
+"""Standard errors on either side of a 95 % interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def judge(candidate: Measured, released: Measured, *, collapse: float) -> Verdic
         reasons.append(f"the class vectors have collapsed: their mean cosine is {collapse:.2f}")
     change = candidate.fnmr - released.fnmr
     error = paired_error(candidate.replicates, released.replicates)
-    low, high = change - _CONFIDENCE * error, change + _CONFIDENCE * error
+    low, high = change - CONFIDENCE * error, change + CONFIDENCE * error
     if not change <= 0.0:
         reasons.append(
             f"at a false match rate of {candidate.fmr:g} it rejects {candidate.fnmr:.1%} of genuine trials, the "
@@ -79,7 +80,7 @@ def judge(candidate: Measured, released: Measured, *, collapse: float) -> Verdic
         )
     worse = candidate.worst_fnmr - released.worst_fnmr
     worst_error = paired_error(candidate.worst_replicates, released.worst_replicates)
-    if not worse <= max(TOLERANCE, min(_CONFIDENCE * worst_error, MOST_WORSE)):
+    if not worse <= max(TOLERANCE, min(CONFIDENCE * worst_error, MOST_WORSE)):
         reasons.append(
             f"of the worst tenth of people it rejects {candidate.worst_fnmr:.0%}, the released model "
             f"{released.worst_fnmr:.0%}"

@@ -124,6 +124,7 @@ def calibrate(sums: ModelSums, *, source: str, now: float) -> Calibration:
         measured_unix_s=now,
         tail=tail,
         domain=_domain(whole),
+        centre=sums.centre,
     )
 
 
@@ -218,6 +219,10 @@ def _laws(sums: ModelSums) -> tuple[ScoreLaw, dict[int, ScoreLaw]]:
     strangers, enrolled = [group.strangers for group in sums.groups], [group.enrolled for group in sums.groups]
     pairs = ImpostorPairs.of(strangers, enrolled)
     law, without = pairs.law(), pairs.laws_without()
+    if sums.centre is not None:
+        shift = _shift(sums, law)
+        law = replace(law, mean=law.mean + shift)
+        without = {place: replace(other, mean=other.mean + shift) for place, other in without.items()}
     counts = [(group.within_people, group.sketched) for group in sums.groups]
     told = sum(sketched for _, sketched in counts)
     if told < LEAST_SKEWED or any(people != sketched for people, sketched in counts):
@@ -237,6 +242,19 @@ def _laws(sums: ModelSums) -> tuple[ScoreLaw, dict[int, ScoreLaw]]:
     return skewed(law, found), {place: skewed(other, left[place]) for place, other in without.items()}
 
 
+def _shift(sums: ModelSums, law: ScoreLaw) -> float:
+    """By how much strangers score higher on average than those whose centre was taken out do with each other.
+
+    Rows that lose their own mean point away from each other: of n people by 1 / n of the square of how far they spread.
+    Somebody who is not among them has no part in that mean, and scores with their templates as the product of both
+    means says. Where the centre is of other people the two agree, but for each person's own part in that product,
+    which is on the safe side.
+    """
+    whole = sums.total
+    assert whole is not None  # there is a law
+    return max(float(whole.strangers.centre @ whole.enrolled.centre) - law.mean, 0.0)
+
+
 def _of_trials(sums: ModelSums, whole: GroupSums, *, source: str, now: float) -> Calibration:
     """Of histograms of impostors' scores: every count stands at the upper end of its bin."""
     counts = whole.impostor
@@ -252,4 +270,5 @@ def _of_trials(sums: ModelSums, whole: GroupSums, *, source: str, now: float) ->
         people=whole.devices,
         measured_unix_s=now,
         above=np.ascontiguousarray(above, np.int64),
+        centre=sums.centre,
     )

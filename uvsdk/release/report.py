@@ -17,7 +17,8 @@ from uvsdk.arrays import Float32, Float64, Int32
 from uvsdk.errors import BundleError, WireError
 from uvsdk.records.later import later
 from uvsdk.release import grid
-from uvsdk.scoring import sketch
+from uvsdk.scoring import Calibration, sketch
+from uvsdk.scoring.compensation import Compensation
 from uvsdk.scoring.moments import Moments
 from uvsdk.scoring.personal import genuine_scores
 
@@ -43,6 +44,8 @@ class EvaluationTask:
         evaluates: whether this device never trains: only such devices tell of genuine scores and of strangers.
         cohort: float32 (n, d), unit rows of the cohort under the candidate; (0, d) without.
         released_cohort: float32 (n, d), the same under the released model.
+        centre: float32 (d,), what is subtracted from embeddings of the released model in the second report on it; (0,)
+            where none is asked for. It is the mean that the model's last evaluation by sums told (:func:`centre_of`).
     """
 
     evaluation_id: int
@@ -52,6 +55,7 @@ class EvaluationTask:
     evaluates: bool
     cohort: Float32 = field(repr=False)
     released_cohort: Float32 = field(repr=False)
+    centre: Float32 = later(lambda: np.zeros(0, np.float32))  # noqa: RUF009 - gives a dataclass field
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,8 @@ class EvaluationReport:
     """What a device answers to an :class:`EvaluationTask`, sealed. ``released`` is empty where it equals the candidate.
 
     ``accepts`` is what this device's own acceptance test said of the candidate (:mod:`uvsdk.release.acceptance`) where
-    it could try: 1 yes, 0 no, -1 not tried.
+    it could try: 1 yes, 0 no, -1 not tried. ``centred`` is the report on the released model once more, of embeddings
+    without the task's centre; empty where the task has none.
     """
 
     evaluation_id: int
@@ -117,6 +122,7 @@ class EvaluationReport:
     released: tuple[ModelReport, ...]
     samples: int
     accepts: int = -1
+    centred: tuple[ModelReport, ...] = later(tuple)
 
 
 def report_on(
@@ -129,6 +135,7 @@ def report_on(
     cells: int = 0,
     cells_of: Sequence[Sequence[int]] = (),
     template: Float64 | None = None,
+    centring: Compensation | None = None,
 ) -> ModelReport:
     """One device's report on one model.
 
@@ -141,6 +148,8 @@ def report_on(
         cells: how many cells of conditions the modality has (:func:`uvsdk.scoring.cells.names`).
         template: float64 (d,), unit, by which this person is verified; ``None`` for the normalised mean of ``rows``.
         cells_of: those of each sample (:func:`uvsdk.scoring.cells.cells_of`); empty where none was measured.
+        centring: what takes a centre out of samples, templates and strangers before they are compared and summed;
+            ``None`` for nothing.
 
     Raises:
         BundleError: the model gives embeddings that are not finite, as one does whose training diverged; nothing of
@@ -150,12 +159,16 @@ def report_on(
         raise BundleError(
             f"the model {model_version[:12]} gives embeddings that are not finite, so there is nothing to report of it"
         )
-    scores = genuine_scores(rows) if evaluates else np.empty(0)
+    scores = genuine_scores(rows, centring) if evaluates else np.empty(0)
     genuine = np.zeros((cells + 1, grid.BINS), np.int32)
     genuine[0] = grid.shares(scores)
     for cell in range(cells if len(scores) and cells_of else 0):
         genuine[cell + 1] = grid.shares(scores[[cell in own for own in cells_of]])
     template = _template(rows) if template is None else template
+    if centring is not None:
+        # As they will be compared: a template is the mean of samples as they are, and centred when it is.
+        template, strangers = centring.apply(template.astype(np.float32)), centring.apply(strangers).astype(np.float32)
+        rows = centring.apply(rows).astype(np.float32)
     impostor = np.zeros(grid.BINS, np.int32)
     if impostors not in SUMMED and len(strangers):
         impostor += grid.histogram(np.clip(strangers.astype(np.float64) @ template, -1.0, 1.0)).astype(np.int32)
@@ -183,13 +196,28 @@ def moment_sums(rows: Float32, template: Float64, *, evaluates: bool, third: boo
     )
 
 
+def centre_of(calibration: Calibration | None) -> Float32 | None:
+    """The mean of people's means, float32 (d,), that a calibration from sums over people tells.
+
+    ``None`` where it tells none: of few people (:data:`uvsdk.release.measurement.LEAST_PLACED`), from other trials, or
+    on the scale of a likelihood ratio, whose people are placed where that compares them.
+    """
+    if calibration is None or calibration.tail is None or calibration.ratio is not None:
+        return None
+    if calibration.centre is not None:
+        return calibration.centre
+    return None if calibration.domain is None else calibration.domain.mean
+
+
 def check(report: EvaluationReport, task: EvaluationTask, *, dimension: int, cells: int) -> None:
     """Raise :class:`WireError` for a report that answers something else, or that counts more than one person."""
     both = (report.candidate, *report.released)
     wanted = [task.candidate] if task.candidate == task.released else [task.candidate, task.released]
     if report.evaluation_id != task.evaluation_id or [item.model_version for item in both] != wanted:
         raise WireError("the report is on other models than the task's")
-    for item in both:
+    if [item.model_version for item in report.centred] != [task.released] * bool(len(task.centre)):
+        raise WireError("the report has centred scores that were not asked for, or lacks them")
+    for item in (*both, *report.centred):
         _check_model(item, task, dimension=dimension, cells=cells)
 
 

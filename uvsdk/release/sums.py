@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from uvsdk.arrays import Int64
+from uvsdk.arrays import Float32, Int64
 from uvsdk.release import grid
 from uvsdk.release.report import GROUPS, ModelReport
 from uvsdk.scoring.moments import Moments
@@ -100,20 +100,29 @@ class ModelSums:
         model_version: which.
         impostors: where impostors came from (:data:`uvsdk.release.report.Impostors`).
         groups: of the devices.
+        centre: float32 (d,), what was taken out of all that was summed; ``None`` for nothing.
     """
 
     model_version: str
     impostors: str
     groups: tuple[GroupSums, ...]
+    centre: Float32 | None = None
 
     @classmethod
-    def of(cls, reports: Iterable[tuple[int, ModelReport]], *, model_version: str, impostors: str) -> Self:
+    def of(
+        cls,
+        reports: Iterable[tuple[int, ModelReport]],
+        *,
+        model_version: str,
+        impostors: str,
+        centre: Float32 | None = None,
+    ) -> Self:
         """Add up reports on one model, each with the group of its device."""
         found: dict[int, GroupSums] = {}
         for group, report in reports:
             sums = GroupSums.of(report)
             found[group % GROUPS] = found[group % GROUPS] + sums if group % GROUPS in found else sums
-        return cls(model_version, impostors, tuple(found[group] for group in sorted(found)))
+        return cls(model_version, impostors, tuple(found[group] for group in sorted(found)), centre)
 
     @property
     def total(self) -> GroupSums | None:

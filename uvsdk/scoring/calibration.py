@@ -15,6 +15,7 @@ from uvsdk.arrays import Float, Float32, Float64, Int64
 from uvsdk.errors import ThresholdError
 from uvsdk.records.transfer import reduce_to_fields
 from uvsdk.scoring.cohort import Cohort, Normalisation
+from uvsdk.scoring.compensation import Compensation
 from uvsdk.scoring.conditions import Condition, Conditions
 from uvsdk.scoring.domain import Domain, Placement
 from uvsdk.scoring.intervals import clopper_pearson
@@ -51,7 +52,11 @@ class Calibration:
             ``None`` where all are.
         tail: a law of impostors' scores in place of trials, from which cosine thresholds are then read; ``impostor``
             holds its quantiles.
-        domain: where the embeddings of those people lie, compensated where there is a ratio.
+        domain: where the embeddings of those people lie, as they are compared: compensated where there is a ratio, and
+            centred where there is a centre.
+        centre: float32 (d,), the mean of many people's means, which is subtracted from both sides before a cosine is
+            taken (:meth:`compared`); ``impostor`` and ``tail`` are of such cosines. ``None`` for cosines of the
+            embeddings as they are. A ratio has a centre of its own, so there is none beside it.
     """
 
     impostor: Float32 = field(repr=False)
@@ -64,17 +69,23 @@ class Calibration:
     above: Int64 | None = field(default=None, repr=False)
     tail: Tail | None = field(default=None, repr=False)
     domain: Domain | None = field(default=None, repr=False)
+    centre: Float32 | None = field(default=None, repr=False)
     # An interval takes milliseconds, a verification asks for the same one each time.
     _known: dict[tuple[float, Scale], Threshold] = field(default_factory=dict, init=False, repr=False, compare=False)
     _normalisation: Normalisation | None = field(default=None, init=False, repr=False, compare=False)
     _digest: str = field(default="", init=False, repr=False, compare=False)
     _ranked: RankedScores | None = field(default=None, init=False, repr=False, compare=False)
+    _centring: Compensation | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.people < 0 or not 0.0 <= self.measured_unix_s < math.inf:
             raise ValueError("the people of a calibration are 0 or more, and so are the seconds of its day")
         if self.above is not None:
             object.__setattr__(self, "_ranked", RankedScores(self.impostor, self.above))
+        if self.centre is not None:
+            if self.ratio is not None or self.cohort is not None:
+                raise ValueError("a likelihood ratio and its cohort have a centre of their own; cosines have none then")
+            object.__setattr__(self, "_centring", Compensation.centring(self.centre))
         if self.ratio is None or not self.ratio.top:
             return
         if self.cohort is None:
@@ -127,6 +138,36 @@ class Calibration:
             digest = hashlib.sha256(b"uvsdk calibration 1\n" + to_bytes(deciding)).hexdigest()
             object.__setattr__(self, "_digest", digest)
         return self._digest
+
+    @property
+    def centring(self) -> Compensation | None:
+        """What takes the centre out of a row; ``None`` where cosines are of rows as they are."""
+        return self._centring
+
+    @property
+    def centre_digest(self) -> str:
+        """Names the centre: the first 16 hexadecimal digits of its SHA-256; empty where there is none."""
+        return "" if self.centre is None else digest_of(self.centre)
+
+    def compared(self, rows: Float) -> Float64:
+        """Rows as this calibration's cosines compare them, (..., d), unit -> float64 (..., d), unit.
+
+        The products of two are those that its cosine thresholds are of. Rows without a centre are as they were; what
+        lies at the centre itself is zero, and resembles nothing. Templates and probes are kept as they are, and come
+        here when they are compared, so another calibration of the same model changes no template.
+
+        >>> impostor = np.linspace(-1, 0.5, 2000, dtype=np.float32)
+        >>> whole = Calibration.from_scores(impostor, model_version="m", source="an example")
+        >>> sides = np.array([[0.6, 0.8], [-0.6, 0.8]], np.float32)
+        >>> float(np.prod(whole.compared(sides), axis=0).sum().round(6))  # 0.64 - 0.36
+        0.28
+        >>> centred = replace(whole, centre=np.array([0.0, 0.8], np.float32)).compared(sides)
+        >>> float(np.prod(centred, axis=0).sum().round(6))  # what they share is out: they point apart
+        -1.0
+        """
+        if self._centring is None:
+            return np.asarray(rows, np.float64)
+        return self._centring.apply(np.asarray(rows, np.float32))
 
     def without_cohort(self) -> Calibration:
         """The same measurement without anybody's embedding.
@@ -297,7 +338,7 @@ class Calibration:
         if self.domain is None:
             return Placement()
         if self.ratio is None:
-            return self.domain.place(template_row, probe_row)
+            return self.domain.place(self.compared(template_row), self.compared(probe_row))
         compared = [self.ratio.compensation.apply(row) for row in (template_row, probe_row)]
         surroundings = self.ratio.surroundings
         sides = {"template": template, "probe": probe}
@@ -373,8 +414,7 @@ class Calibration:
             raise ThresholdError(f"a false match rate lies between 0 and 1, got {fmr}")
         ranked, trials = self._impostors(scale)
         if scale == "cosine" and self.tail is not None:
-            score = float(np.float32(min(self.tail.threshold(fmr), 1.0 + 1e-6)))
-            return Threshold(score, fmr, trials, self.interval(score), self.model_version, scale, self.digest)
+            return self._threshold(float(np.float32(min(self.tail.threshold(fmr), 1.0 + 1e-6))), fmr, scale)
         if trials * fmr < 3 - 1e-9:  # 3 / 20,000 times 20,000 is a hair below 3
             raise ThresholdError(
                 f"a false match rate of {fmr:g} needs at least {math.ceil(3 / fmr - 1e-9)} impostor trials, there are "
@@ -389,7 +429,24 @@ class Calibration:
                 f"more than {fmr:g} of the impostor trials have the highest ratio there is, so no threshold fits; "
                 "ask for a higher rate, or calibrate with more people"
             )
-        return Threshold(score, fmr, trials, self.interval(score, scale), self.model_version, scale, self.digest)
+        return self._threshold(score, fmr, scale)
+
+    def _threshold(self, score: float, fmr: float, scale: Scale) -> Threshold:
+        return Threshold(
+            score,
+            fmr,
+            self._impostors(scale)[1],
+            self.interval(score, scale),
+            self.model_version,
+            scale,
+            self.digest,
+            centre=self.centre_digest,
+        )
+
+
+def digest_of(centre: Float32) -> str:
+    """Names a centre, float32 (d,): 16 hexadecimal digits."""
+    return hashlib.sha256(np.ascontiguousarray(centre, np.dtype("<f4")).tobytes()).hexdigest()[:16]
 
 
 def two_digits(rate: float) -> float:

@@ -1,9 +1,10 @@
-"""What noise, telephones and short clips do to every embedding alike, taken out before two of them are compared."""
+"""What a domain, noise, telephones and short clips do to every embedding alike, taken out before two of them are
+compared."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -18,7 +19,8 @@ class Compensation:
     """Nuisance attribute projection (Campbell, Sturim and Reynolds, "SVM based speaker verification using a GMM
     supervector kernel and NAP variability compensation", 2006), on embeddings in place of supervectors.
 
-    Both parts are averages over the people of a calibration; neither holds the embedding of anybody.
+    Both parts are averages over the people of a calibration; neither holds the embedding of anybody. Of no directions
+    it takes the centre alone (:meth:`centring`): what a likelihood ratio does first, for a cosine.
 
     Args:
         centre: mean of the people's embeddings, float32 (d,); it is subtracted.
@@ -37,6 +39,15 @@ class Compensation:
         gram = self.directions.astype(np.float64) @ self.directions.T.astype(np.float64)
         if not np.allclose(gram, np.eye(len(gram)), atol=1e-3):
             raise ValueError("the directions of a compensation are orthonormal")
+
+    @classmethod
+    def centring(cls, centre: Float32) -> Self:
+        """One that takes out the centre, float32 (d,), and no direction.
+
+        >>> Compensation.centring(np.array([0.0, 0.8], np.float32)).apply(np.array([0.6, 0.8], np.float32)).round(6)
+        array([1., 0.])
+        """
+        return cls(centre, np.zeros((0, len(centre)), np.float32))
 
     def apply(self, embeddings: Float32) -> Float64:
         """Unit rows without centre and directions, (..., d) -> float64 (..., d); zero where nothing is left."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from uvsdk.arrays import Bool, Float32, Float64
 from uvsdk.scoring.calibration import Calibration
+from uvsdk.scoring.compensation import Compensation
 from uvsdk.scoring.conditions import UNKNOWN, Conditions, together
 from uvsdk.scoring.threshold import Threshold
 
@@ -60,7 +61,10 @@ def personal_threshold(
         ratios = own_ratios(calibration, embeddings, template=template, conditions=conditions)
         score = genuine_threshold(ratios[counted], bounds=(-math.inf, highest))
     else:
-        scores = genuine_scores(embeddings) if template is None else embeddings.astype(np.float64) @ template
+        if template is None:
+            scores = genuine_scores(embeddings, calibration.centring)
+        else:
+            scores = calibration.compared(embeddings) @ calibration.compared(template)
         score = genuine_threshold(scores[counted])
     if score <= threshold.score:
         return threshold
@@ -90,20 +94,26 @@ def _others(embeddings: Float32) -> Float64:
     return np.asarray(others / np.maximum(np.linalg.norm(others, axis=1, keepdims=True), 1e-12), np.float64)
 
 
-def leave_one_out(embeddings: Float32) -> Float64:
-    """Each embedding's score against the template of the others: float32 (n, d) -> float64 (n,)."""
+def leave_one_out(embeddings: Float32, centring: Compensation | None = None) -> Float64:
+    """Each embedding's score against the template of the others: float32 (n, d) -> float64 (n,).
+
+    Both sides are centred where cosines are (:attr:`uvsdk.scoring.Calibration.centring`).
+    """
+    rows, others = embeddings.astype(np.float64), _others(embeddings)
+    if centring is not None:
+        rows, others = centring.apply(embeddings), centring.apply(others.astype(np.float32))
     # Others that cancel out have no direction; no probe resembles nothing, so the score is 0.
-    return np.asarray(np.clip((embeddings.astype(np.float64) * _others(embeddings)).sum(axis=1), -1.0, 1.0), np.float64)
+    return np.asarray(np.clip((rows * others).sum(axis=1), -1.0, 1.0), np.float64)
 
 
-def genuine_scores(embeddings: Float32) -> Float64:
+def genuine_scores(embeddings: Float32, centring: Compensation | None = None) -> Float64:
     """What each sample's score would be, were it a fresh probe: float32 (n, d), unit rows -> float64 (n,).
 
     A probe meets the template of all n samples, which is nearer to its person than one of n - 1. With unit samples
     x_i = s + e_i, e_i independent and 0 on average, the mean cosine of two of them is a = |s|^2, and the square of the
     length of a mean of k of them a + (1 - a) / k; so a fresh one scores a / sqrt(a + (1 - a) / k) against that, and
     each leave-one-out score is raised by the ratio of the two lengths. Where samples are unlike each other, a counts as
-    0 at least, so the factor is sqrt(2) at most.
+    0 at least, so the factor is sqrt(2) at most. Where cosines are centred, a is that of the centred samples.
 
     >>> pair = np.array([[1.0, 0.0], [0.6, 0.8]], np.float32)  # a = 0.6: times sqrt(1 / (0.6 + 0.4 / 2))
     >>> genuine_scores(pair).round(4).tolist()
@@ -112,11 +122,11 @@ def genuine_scores(embeddings: Float32) -> Float64:
     count = len(embeddings)
     if count < 2:
         return np.empty(0, np.float64)
-    rows = embeddings.astype(np.float64)
+    rows = embeddings.astype(np.float64) if centring is None else centring.apply(embeddings)
     alike = (float((rows.sum(axis=0) ** 2).sum()) - float((rows**2).sum())) / (count * (count - 1))
     alike = min(max(alike, 0.0), 1.0)
     factor = math.sqrt((alike + (1.0 - alike) / (count - 1)) / (alike + (1.0 - alike) / count))
-    return np.asarray(np.clip(leave_one_out(embeddings) * factor, -1.0, 1.0), np.float64)
+    return np.asarray(np.clip(leave_one_out(embeddings, centring) * factor, -1.0, 1.0), np.float64)
 
 
 def genuine_threshold(

@@ -38,6 +38,14 @@ def check(calibration: Calibration) -> None:
         )
     if calibration.ratio is not None:
         _check_ratio(calibration.ratio)
+    if calibration.centre is not None:
+        check_centre(calibration.centre)
+
+
+def check_centre(centre: Float32) -> None:
+    """Raises :class:`BundleError` unless it can be a mean of unit vectors: finite, and no longer than they are."""
+    if centre.ndim != 1 or not np.isfinite(centre).all() or float(np.linalg.norm(centre)) > 1.0 + _ROUNDING:
+        raise BundleError("what is subtracted before two embeddings are compared is no mean of unit vectors")
 
 
 def check_impostors(scores: Float32) -> None:

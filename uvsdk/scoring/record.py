@@ -11,6 +11,7 @@ import numpy as np
 from uvsdk.arrays import Float32, Float64, Int64
 from uvsdk.errors import BundleError, ThresholdError, WireError
 from uvsdk.records.codec import pack, unpack
+from uvsdk.records.later import later
 from uvsdk.scoring.calibration import Calibration
 from uvsdk.scoring.cohort import Cohort
 from uvsdk.scoring.compensation import Compensation
@@ -65,6 +66,7 @@ class _Body2:
     above_ratios: Int64
     tail: tuple[Tail, ...]
     domain: tuple[Domain, ...]
+    centre: Float32 = later(lambda: np.zeros(0, np.float32))  # noqa: RUF009 - gives a dataclass field
 
 
 MAGICS: Final = (MAGIC, MAGIC_SUMS)
@@ -107,6 +109,7 @@ def to_bytes(calibration: Calibration) -> bytes:
             _counts(None if ratio is None else ratio.above),
             () if calibration.tail is None else (calibration.tail,),
             () if calibration.domain is None else (calibration.domain,),
+            row if calibration.centre is None else calibration.centre,
         )
     )
 
@@ -118,7 +121,7 @@ def _counts(above: Int64 | None) -> Int64:
 def _names_people(calibration: Calibration) -> bool:
     known = calibration.people or calibration.measured_unix_s
     ratios = None if calibration.ratio is None else calibration.ratio.above
-    rest = (calibration.above, ratios, calibration.tail, calibration.domain)
+    rest = (calibration.above, ratios, calibration.tail, calibration.domain, calibration.centre)
     return bool(known) or any(item is not None for item in rest)
 
 
@@ -149,6 +152,7 @@ def from_bytes(data: bytes, conditions: Sequence[Condition]) -> Calibration:
                 above=whole.above if len(whole.above) else None,
                 tail=whole.tail[0] if whole.tail else None,
                 domain=whole.domain[0] if whole.domain else None,
+                centre=whole.centre if len(whole.centre) else None,
             )
     except (WireError, ThresholdError, ValueError) as error:
         raise BundleError(f"the calibration does not read: {error}; calibrate the model again") from error

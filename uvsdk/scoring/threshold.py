@@ -27,6 +27,8 @@ class Threshold:
         calibration: digest of the calibration the trials belong to (:attr:`uvsdk.scoring.Calibration.digest`); empty
             for a threshold set by hand, or read by a version that did not keep it.
         by_default: nobody named ``fmr``: it is the model's default and follows the next model's.
+        centre: names what is subtracted from both sides before a cosine is held against it
+            (:attr:`uvsdk.scoring.Calibration.centre_digest`); empty for nothing, and on the scale ``llr``.
     """
 
     score: float
@@ -37,6 +39,7 @@ class Threshold:
     scale: Scale = "cosine"
     calibration: str = ""
     by_default: bool = False
+    centre: str = ""
 
     def __post_init__(self) -> None:
         if self.scale not in ("cosine", "llr"):

@@ -23,6 +23,7 @@ import numpy as np
 from uvsdk.arrays import Float32, Float64, Int64
 from uvsdk.errors import ModelMismatchError, SampleError, SettingsError, UnknownUserError
 from uvsdk.privacy.identifiers import canonical_user_id
+from uvsdk.scoring.compensation import Compensation
 from uvsdk.scoring.conditions import Conditions
 from uvsdk.system.forking import in_child, steady
 from uvsdk.templates.template import Template
@@ -95,6 +96,7 @@ class Gallery:
         self._conditions: dict[str, Conditions] = {}
         self._counts: Counter[str] = Counter()
         self._changes = 0
+        self._centred: _Centred | None = None
         for user_id, template in (templates or {}).items():
             self.add(user_id, template)
 
@@ -110,7 +112,13 @@ class Gallery:
 
     def __getstate__(self) -> dict[str, object]:
         with self._turns.shared():
-            return {**self.__dict__, "_turns": None, "_rows": self._rows.copy(), "_ids": list(self._ids)} | {
+            return {
+                **self.__dict__,
+                "_turns": None,
+                "_centred": None,
+                "_rows": self._rows.copy(),
+                "_ids": list(self._ids),
+            } | {
                 name: copy.copy(self.__dict__[name]) for name in ("_places", "_calibrations", "_conditions", "_counts")
             }
 
@@ -187,12 +195,14 @@ class Gallery:
             if not self._ids:
                 self._version, self._rows = ("", ""), np.empty((0, 0), np.float32)
 
-    def search(self, embedding: Float32, top: int = 1) -> SearchResult:
+    def search(self, embedding: Float32, top: int = 1, *, centring: Compensation | None = None) -> SearchResult:
         """The ``top`` best people for one probe, exactly.
 
         Args:
             embedding: float32 (d,), unit norm, made with :attr:`model_version`: that is the caller's to check.
             top: how many, at least 1.
+            centring: what is taken out of both sides first (:attr:`uvsdk.scoring.Calibration.centring`). The first
+                search after a change then goes over everybody once more.
 
         Raises:
             SettingsError: ``top`` below 1.
@@ -207,9 +217,12 @@ class Gallery:
                 return SearchResult((), 0, 0)
             rows = self._rows[:people]
             probe = _checked(embedding, rows.shape[1])
+            compared, side = rows, probe
+            if centring is not None:
+                compared, side = self._without(centring), centring.apply(probe).astype(np.float32)
             # One more than asked for, so that a tie for the first place is always seen.
-            places = _contenders(rows, probe, min(max(top, 2), people))
-            scores = _exact(rows, places, probe)
+            places = _contenders(compared, side, min(max(top, 2), people))
+            scores = _exact(rows, places, probe, centring)
             ids = [self._ids[place] for place in places.tolist()]
             order = sorted(range(len(ids)), key=lambda i: (-scores[i], ids[i]))[:top]
             best_row = rows[places[order[0]]].copy()
@@ -218,21 +231,37 @@ class Gallery:
         candidates = tuple(Candidate(ids[i], float(scores[i])) for i in order)
         return SearchResult(candidates, people, tied, best_row, best_conditions)
 
-    def highest(self, probes: Float32) -> Float64:
+    def highest(self, probes: Float32, *, centring: Compensation | None = None) -> Float64:
         """The highest score of each probe over everybody, to within float32's rounding: for measuring thresholds.
 
         Args:
             probes: float32 (m, d) of unit rows.
+            centring: as for :meth:`search`.
 
         Returns:
             float64 (m,); ``-inf`` where nobody is in the gallery.
         """
         best = np.full(len(probes), -np.inf)
         with self._turns.shared():
-            for start in range(0, len(self._ids), _BLOCK_ROWS):
-                block = self._rows[start : min(start + _BLOCK_ROWS, len(self._ids))]
+            rows = self._rows[: len(self._ids)]
+            if centring is not None and len(rows):
+                rows, probes = self._without(centring), centring.apply(probes).astype(np.float32)
+            for start in range(0, len(rows), _BLOCK_ROWS):
+                block = rows[start : start + _BLOCK_ROWS]
                 best = np.maximum(best, (probes @ block.T).max(axis=1))
         return np.asarray(np.minimum(best, 1.0), np.float64)
+
+    def _without(self, centring: Compensation) -> Float32:
+        """Everybody's rows without the centre, float32 (people, d); kept until somebody comes or goes."""
+        known = self._centred
+        if known is None or known.changes != self._changes or not np.array_equal(known.centre, centring.centre):
+            people = self._rows[: len(self._ids)]
+            rows = np.empty_like(people)
+            for start in range(0, len(rows), _BLOCK_ROWS):
+                block = slice(start, start + _BLOCK_ROWS)
+                rows[block] = centring.apply(people[block])
+            known = self._centred = _Centred(centring.centre, self._changes, rows)
+        return known.rows
 
     def _forget_calibration(self, name: str) -> None:
         digest = self._calibrations.pop(name, None)
@@ -266,6 +295,13 @@ class Gallery:
         self._rows = larger
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Centred:
+    centre: Float32
+    changes: int
+    rows: Float32 = field(repr=False)
+
+
 def _checked(embedding: Float32, dimension: int) -> Float32:
     if embedding.shape != (dimension,):
         raise ModelMismatchError(
@@ -282,7 +318,8 @@ def _contenders(rows: Float32, probe: Float32, count: int) -> Int64:
     """Places of every row that can be among the ``count`` best, whatever the float32 product rounded."""
     # |fl(x . y) - x . y| <= d u / (1 - d u) |x| |y| in any order of summation (Higham, "Accuracy and Stability of
     # Numerical Algorithms", 2002, eq 3.5); both norms are 1 within a thousandth, and each of two scores may be off.
-    margin = 2 * 1.01 * rows.shape[1] * 2.0**-24
+    # Rows that were centred are rounded once more on either side, by u |x| each.
+    margin = 2 * 1.01 * (rows.shape[1] + 2) * 2.0**-24
     if len(rows) >= FAISS_FROM and (knn := _knn()) is not None:
         wanted = count
         while (wanted := wanted + max(wanted, _SPARE)) < _BLOCK_ROWS:
@@ -294,14 +331,16 @@ def _contenders(rows: Float32, probe: Float32, count: int) -> Int64:
     return np.flatnonzero(scores >= border - np.float32(margin)).astype(np.int64)
 
 
-def _exact(rows: Float32, places: Int64, probe: Float32) -> Float64:
+def _exact(rows: Float32, places: Int64, probe: Float32, centring: Compensation | None) -> Float64:
     """Scores in float64, float64 (len(places),); equal rows score equal to the last bit, wherever they lie."""
-    vector = probe.astype(np.float64)
+    vector = probe.astype(np.float64) if centring is None else centring.apply(probe)
     scores = np.empty(len(places), np.float64)
     for start in range(0, len(places), _BLOCK_ROWS):
         block = slice(start, start + _BLOCK_ROWS)
         # Summed row by row: a matrix product may round rows at the end of a block otherwise than those inside.
-        scores[block] = (rows[places[block]].astype(np.float64) * vector).sum(axis=1)
+        chosen = rows[places[block]]
+        sides = chosen.astype(np.float64) if centring is None else centring.apply(chosen)
+        scores[block] = (sides * vector).sum(axis=1)
     return np.clip(scores, -1.0, 1.0)
 
 

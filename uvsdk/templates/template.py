@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from uvsdk.arrays import Float32, Float64
 from uvsdk.errors import SettingsError, TemplateFormatError, ThresholdError, WireError
 from uvsdk.records.codec import pack, unpack
+from uvsdk.records.later import later
 from uvsdk.records.transfer import reduce_to_fields
 from uvsdk.scoring import Scale, Threshold
 from uvsdk.scoring.conditions import Conditions
@@ -135,6 +136,7 @@ class Template:
                 condition_values=np.array(list(self.conditions.values()), np.float64),
                 calibration=None if limit is None else limit.calibration,
                 by_default=None if limit is None else limit.by_default,
+                centre="" if limit is None else limit.centre,
             )
         )
 
@@ -225,6 +227,7 @@ class _Body:
                 self._scale(),
                 self._calibration(),
                 self._by_default(),
+                self._centre(),
             )
         return Template(self.embedding, model_version, self.modality, self.samples, threshold, self._conditions())
 
@@ -236,6 +239,9 @@ class _Body:
 
     def _by_default(self) -> bool:
         return False
+
+    def _centre(self) -> str:
+        return ""
 
     def _conditions(self) -> dict[str, float]:
         return {}
@@ -266,6 +272,7 @@ class _Body3(_Body2):
 
     calibration: str | None
     by_default: bool | None
+    centre: str = later(str)
 
     def _calibration(self) -> str:
         if self.calibration is None:
@@ -276,6 +283,9 @@ class _Body3(_Body2):
         if self.by_default is None:
             raise WireError("a threshold that does not say who named its rate")
         return self.by_default
+
+    def _centre(self) -> str:
+        return self.centre
 
 
 _BODIES: Final[Mapping[bytes, type[_Body]]] = MappingProxyType({b"UVT1": _Body, b"UVT2": _Body2, _MAGIC: _Body3})

@@ -15,7 +15,13 @@ def main() -> None:
     """Put the tables between their markers."""
     path = HERE / "README.md"
     text = path.read_text(encoding="utf-8")
-    made = {"domains": _domains(), "trained": _trained(), "devices": _devices(), "genuine": _genuine()}
+    made = {
+        "domains": _domains(),
+        "trained": _trained(),
+        "devices": _devices(),
+        "genuine": _genuine(),
+        "subtraction": _subtraction(),
+    }
     for name, lines in made.items():
         start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         before, _, rest = text.partition(start)
@@ -109,6 +115,37 @@ def _genuine() -> Iterable[str]:
         fresh, left_out, corrected, kept = (_short(row[name]) for name in ("fresh", "left_out", "corrected", "kept"))
         who = f"{row['domain']} | {row['people']} | {row['samples']}"
         yield f"| {who} | **{fresh}** | {left_out} | {corrected} | {kept} |"
+
+
+def _subtraction() -> Iterable[str]:
+    heads = (
+        "domain",
+        "devices",
+        "at FMR %",
+        "devices tell FNMR %",
+        "without the mean",
+        "change [95 %]",
+        "taken out",
+        "FMR % at 1 %",
+        "without",
+        "people",
+        "FNMR % at 1 %",
+        "without",
+    )
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
+    for row in _rows("subtraction.csv"):
+        value = {name: _short(text) for name, text in row.items() if name != "domain"}
+
+        def ranged(name: str, value: dict[str, str] = value) -> str:
+            return f"{value[name]} [{value[f'{name}_low']}, {value[f'{name}_high']}]"
+
+        yield (
+            f"| {row['domain']} | {row['devices']} | {value['rate']} | {value['told']} | {value['centred_told']} | "
+            f"{ranged('change')} | {row['chosen']} of {row['draws']} | {ranged('fmr')} | **{value['centred_fmr']}** "
+            f"[{value['centred_fmr_low']}, {value['centred_fmr_high']}] | {row['people']} | {ranged('fnmr')} | "
+            f"**{value['centred_fnmr']}** [{value['centred_fnmr_low']}, {value['centred_fnmr_high']}] |"
+        )
 
 
 def _rows(name: str) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ Attributes of SQLAlchemy's own rows have no types; these have, so that a wrong c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypeVar
 
 from sqlalchemy import Executable
@@ -162,7 +162,9 @@ class EvaluationRow:
     """One evaluation; a requested one has neither a candidate nor a deadline yet.
 
     ``committed_rounds`` counts those behind the candidate, ``cohort_rows`` the strangers in each task. ``outcome`` and
-    ``release`` say what came of it, ``summary`` what was measured.
+    ``release`` say what came of it, ``summary`` what was measured. ``centre`` is float32 (d,), little endian, what is
+    subtracted in the second report on the released model, ``None`` where none is asked for; ``verifies_centred`` says
+    whether what verified when it began did so without a centre.
     """
 
     evaluation_id: int
@@ -183,6 +185,8 @@ class EvaluationRow:
     outcome: str | None
     release: int | None
     summary: str | None
+    centre: bytes | None = field(default=None, repr=False)
+    verifies_centred: bool = False
 
 
 @dataclass(frozen=True, slots=True)

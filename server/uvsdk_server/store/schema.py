@@ -225,6 +225,9 @@ evaluations = Table(
     Column("release", Integer),
     # What was measured, as JSON: numbers over people.
     Column("summary", Text),
+    # float32, little endian: what the second report on the released model is without.
+    Column("centre", LargeBinary),
+    Column("verifies_centred", Boolean, nullable=False, server_default=false()),
     Index(None, "state"),
 )
 
