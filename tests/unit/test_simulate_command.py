@@ -12,7 +12,7 @@ from PIL import Image
 from uvsdk.bundle import Bundle
 from uvsdk.cli import main
 from uvsdk.federation import algorithms
-from uvsdk.simulation import references
+from uvsdk.simulation import experiment, references
 from uvsdk.simulation.progress import Progress
 from uvsdk.simulation.records import RoundRecord
 from uvsdk.simulation.sinks import CsvSink, TensorBoardSink
@@ -52,8 +52,8 @@ def test_a_short_run_writes_everything_and_goes_on(tmp_path: Path, capsys: pytes
     assert [row["round_id"] for row in read(one / "rounds.csv")] == ["1", "2", "3", "4"]
     rows = read(one / "evaluation.csv")
     assert [(row["model"], row["people"]) for row in rows] == [
-        ("before", "seen"), ("before", "unseen"), ("after", "seen"), ("after", "unseen")
-    ]  # fmt: skip
+        (model, people) for model in ("before", "after") for people in ("seen", "strangers", "unseen")
+    ]
     for row in rows:
         assert 0 <= float(row["value"]) <= 1
         assert (row["low"] == "") == (int(row["subjects"]) < 5)
@@ -188,3 +188,14 @@ def test_progress_on_a_terminal_and_without_one(
     with Progress(0, 2) as bar:
         bar(record(1))
     assert "1/2 rounds" in capsys.readouterr().err
+
+
+def test_strangers_are_impostors_of_those_who_trained_and_of_nobody_else() -> None:
+    """a and b trained: a's probe 0.6 from b's template (0.8 from its own), c's reaches 0.96 of a's and 0.28 of b's."""
+    templates = {"a": np.array([1.0, 0.0]), "b": np.array([0.0, 1.0])}
+    probes = {"a": np.array([[0.8, 0.6]]), "b": np.array([[0.0, 1.0]]), "c": np.array([[0.96, 0.28]])}
+    apart = experiment._trials(templates, probes, apart=True)
+    assert sorted(apart.genuine.tolist()) == [0.8, 1.0]
+    assert sorted(apart.impostor.tolist()) == [0.28, 0.96]
+    together = experiment._trials(templates, {name: probes[name] for name in "ab"}, apart=False)
+    assert sorted(together.impostor.tolist()) == [0.0, 0.6]

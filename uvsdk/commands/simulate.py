@@ -335,7 +335,7 @@ def _table(before: list[Measured], after: list[Measured]) -> str:
             eer = item.eer
             interval = "no interval, too few" if math.isnan(eer.low) else f"{eer.low:.2%} – {eer.high:.2%}"
             lines.append(
-                f"  {when:<7} {item.people:<7} {eer.value:7.2%}  ({interval})  "
+                f"  {when:<7} {item.people:<9} {eer.value:7.2%}  ({interval})  "
                 f"{item.subjects} people, {item.genuine:,} genuine and {item.impostor:,} impostor trials"
             )
     return "\n".join(lines)

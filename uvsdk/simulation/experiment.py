@@ -58,7 +58,11 @@ class People:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The equal error rate of one set of people, with what stands behind it."""
+    """The equal error rate of one set of people, with what stands behind it.
+
+    ``people`` is ``seen``, ``strangers`` or ``unseen`` (:func:`evaluate`); ``subjects`` counts who is verified, or the
+    impostors where they are others and fewer.
+    """
 
     people: str
     eer: Interval
@@ -180,8 +184,9 @@ def evaluate(simulation: Simulation, people: People, *, reader: Reader, seed: in
     """Equal error rates of the trunk as it is, with bootstrap intervals over people.
 
     *Seen*: held-out samples of those who trained, against the template that their device has: the mean embedding of
-    what it trained on, or what its algorithm put in place of that. *Unseen*: of people without a device, against the
-    mean of their first samples, at most five.
+    what it trained on, or what its algorithm put in place of that; the impostors took part as well. *Strangers*: the
+    same people and templates, and impostors without a device: an attacker is one of those. *Unseen*: people without a
+    device among themselves, as those who join later, against the mean of their first samples, at most five.
     """
     found = []
     templates, probes = {}, {}
@@ -190,6 +195,8 @@ def evaluate(simulation: Simulation, people: People, *, reader: Reader, seed: in
         templates[person] = _mean(simulation, features, reader) if kept is None else kept.astype(np.float64)
         probes[person] = _rows(simulation, people.held_out[person], reader)
     found.append(_measured("seen", templates, probes, seed))
+    strangers = {person: _rows(simulation, features, reader) for person, features in people.unseen.items()}
+    found.append(_measured("strangers", templates, probes, seed, impostors=strangers))
     templates, probes = {}, {}
     for person, features in people.unseen.items():
         enrol = min(_ENROL, len(features) // 2)
@@ -201,20 +208,35 @@ def evaluate(simulation: Simulation, people: People, *, reader: Reader, seed: in
 
 
 def _measured(
-    people: str, templates: Mapping[str, Float64], probes: Mapping[str, Float64], seed: int
+    people: str,
+    templates: Mapping[str, Float64],
+    probes: Mapping[str, Float64],
+    seed: int,
+    *,
+    impostors: Mapping[str, Float64] | None = None,
 ) -> Measured | None:
-    names = tuple(templates)
-    rows = np.concatenate([probes[name] for name in names]) if names else np.empty((0, 0))
-    if len(names) < 2 or not len(rows):
+    """Of those with templates; ``impostors`` are other people, by default they themselves."""
+    names, others = tuple(templates), impostors or {}
+    if len(names) < 2 or (impostors is not None and not others) or not any(map(len, probes.values())):
         return None
-    owners = np.repeat(np.arange(len(names)), [len(probes[name]) for name in names])
-    scores = (rows @ np.stack([templates[name] for name in names]).T).ravel()
-    trials = Trials(scores, np.tile(np.arange(len(names)), len(rows)), np.repeat(owners, len(names)), names)
+    trials = _trials(templates, {**probes, **others}, apart=impostors is not None)
+    fewest = min(len(names), len(others) or len(names))
     value = metrics.eer(trials.curve())
     interval = Interval(value, math.nan, math.nan)
-    if len(names) >= FEWEST_PEOPLE:
+    if fewest >= FEWEST_PEOPLE:
         interval = bootstrap.intervals(trials, {"eer": metrics.eer}, resamples=_RESAMPLES, seed=seed)["eer"]
-    return Measured(people, interval, len(names), len(trials.genuine), len(trials.impostor))
+    return Measured(people, interval, fewest, len(trials.genuine), len(trials.impostor))
+
+
+def _trials(templates: Mapping[str, Float64], probes: Mapping[str, Float64], *, apart: bool) -> Trials:
+    """All probes against all templates; with ``apart`` those who have a template are nobody's impostors."""
+    names = (*templates, *(name for name in probes if name not in templates))
+    owners = np.repeat(np.arange(len(names)), [len(probes[name]) for name in names])
+    rows = np.concatenate([probes[name] for name in names if len(probes[name])])
+    scores = (rows @ np.stack(list(templates.values())).T).ravel()
+    template, probe = np.tile(np.arange(len(templates)), len(rows)), np.repeat(owners, len(templates))
+    kept = (template == probe) | (probe >= len(templates) if apart else np.True_)
+    return Trials(scores[kept], template[kept], probe[kept], names)
 
 
 def _mean(simulation: Simulation, features: Sequence[Array], reader: Reader) -> Float64:
