@@ -131,7 +131,7 @@ class Returning:
             return Change(before, before, worse=False, former=begins, stop="", now=row.closed or 0.0)
         if compared is None or not present:
             return Change(before, before, worse=False, former=None, stop="")
-        moved = follow(before.course, compared, returns=self._training.returns)
+        moved = follow(before.course, compared, returns=self._training.returns, sure=row.cause == "centred")
         after, worse = before.with_course(moved), moved.worse > before.worse
         former = None
         if not worse:

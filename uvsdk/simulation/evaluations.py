@@ -83,7 +83,7 @@ class Evaluations:
         self.concluded.append(found)
         if found.compared is not None:
             before, returns = self.course, simulation.config.backtracking
-            self.course = follow(before, found.compared, returns=returns)
+            self.course = follow(before, found.compared, returns=returns, sure=version == CENTRED)
             if self.course.worse <= before.worse:
                 self._best = simulation.present
             elif returns and self._best is not None:
