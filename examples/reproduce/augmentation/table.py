@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 from examples.reproduce import record
@@ -16,20 +17,15 @@ def main() -> None:
     rows = record.read(HERE / "results.csv")
     lines = list[str]()
     for part, title in (("unseen", "strangers"), ("seen", "people who trained")):
-        if not any(row.seed == -1 for row in rows):
-            break
-        heading = " | ".join(PROBES)
-        lines += [f"| {title}: EER, % | {heading} |", f"|---|{'---|' * len(PROBES)}"]
+        lines += [f"| {title}: EER, % | {' | '.join(PROBES)} |", f"|---|{'---|' * len(PROBES)}"]
+        metrics = [f"eer_{part}_{condition}" for condition in PROBES]
         for method in dict.fromkeys(row.method for row in rows):
-            for setting in ("frozen", *SETTINGS):
-                found = {row.metric: row.value for row in rows if _is(row, method, setting)}
-                if found:
-                    cells = " | ".join(_cell(found, f"eer_{part}_{condition}") for condition in PROBES)
-                    lines.append(f"| `{method}`, {setting} | {cells} |")
-            found = {row.metric: row.value for row in rows if _is(row, method, "head, augmented")}
-            if found:
-                cells = " | ".join(_cell(found, f"gain_over_head_{part}_{condition}", "+") for condition in PROBES)
-                lines.append(f"| `{method}`, what augmentation takes off the head | {cells} |")
+            found = {setting: _by_seed(rows, method, setting) for setting in ("frozen", *SETTINGS)}
+            for setting, figures in found.items():
+                lines.append(f"| `{method}`, {setting} | {' | '.join(_cell(figures[metric]) for metric in metrics)} |")
+            head, augmented = found["head"], found["head, augmented"]
+            rises = ([after - before for before, after in zip(head[m], augmented[m], strict=True)] for m in metrics)
+            lines.append(f"| `{method}`, augmented less head | {' | '.join(_cell(rise, '+') for rise in rises)} |")
         lines.append("")
     views = record.read(HERE / "views.csv")
     lines += [
@@ -42,14 +38,18 @@ def main() -> None:
     write(HERE / "README.md", "\n".join(lines))
 
 
-def _is(row: record.Row, method: str, setting: str) -> bool:
-    return (row.method, row.setting, row.seed) == (method, setting, -1)
+def _by_seed(rows: list[record.Row], method: str, setting: str) -> dict[str, list[float]]:
+    """Metric -> its value under each seed, of the seeds under which every setting was run."""
+    seeds = {row.seed for row in rows if (row.method, row.setting) == (method, list(SETTINGS)[-1])}
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if (row.method, row.setting) == (method, setting) and row.seed in seeds:
+            found.setdefault(row.metric, []).append(row.value)
+    return found
 
 
-def _cell(found: dict[str, float], metric: str, sign: str = "") -> str:
-    ends = (found[f"{metric}{end}"] for end in ("", "_low", "_high"))
-    value, low, high = (f"{number:{sign}.1f}" for number in ends)
-    return f"{value} ({low} to {high})"
+def _cell(values: list[float], sign: str = "") -> str:
+    return f"{statistics.mean(values):{sign}.1f} ± {statistics.stdev(values):.1f}"
 
 
 if __name__ == "__main__":
