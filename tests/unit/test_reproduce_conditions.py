@@ -1,0 +1,99 @@
+"""The conditions of the reproduction: rooms by hand, levels, and codecs that keep their place."""
+
+from __future__ import annotations
+
+import math
+import shutil
+
+import numpy as np
+import pytest
+
+from examples.reproduce.conditions import codecs, rooms
+from examples.reproduce.conditions.conditions import CONDITIONS, Clip, hum, loudspeaker, overdriven
+from uvsdk.arrays import Float32
+
+RATE = codecs.RATE
+
+
+def voice(seed: int = 0) -> Float32:
+    """A second of noise in the band of a telephone, louder and softer in turn."""
+    rng = np.random.default_rng(seed)
+    spectrum = np.fft.rfft(rng.standard_normal(RATE))
+    spectrum[:400], spectrum[3_000:] = 0, 0
+    sound = np.fft.irfft(spectrum, RATE) * (1 + np.sin(2 * np.pi * 4 * np.arange(RATE) / RATE))
+    return np.asarray(0.1 * sound / np.std(sound), np.float32)
+
+
+def clips() -> list[Clip]:
+    return [Clip(f"{index}", f"speaker {index}", voice(index)) for index in range(3)]
+
+
+def test_the_first_reflections_are_where_a_ruler_puts_them() -> None:
+    # 1 m between mouth and microphone, both 1 m over the floor of a room whose other walls are far.
+    room = rooms.Room((40.0, 40.0, 40.0), 1.0, (20.0, 20.0, 1.0), (21.0, 20.0, 1.0))
+    heard = np.abs(rooms.response(room, RATE))
+    floor = round((math.sqrt(1 + 2**2) - 1) / rooms.SPEED_OF_SOUND * RATE)  # the image lies 2 m below
+    assert heard[0] == pytest.approx(1.0, abs=0.05)
+    assert np.argmax(heard[10:400]) + 10 == floor
+    assert heard[floor] == pytest.approx(rooms.reflection(room) / math.sqrt(5), abs=0.05)
+
+
+def test_sound_falls_by_sixty_decibels_in_the_rooms_time() -> None:
+    room = rooms.Room((6.0, 5.0, 3.0), 0.5, (2.0, 2.0, 1.5), (4.0, 3.0, 1.2))
+    power = np.square(rooms.response(room, RATE))
+    remaining = np.cumsum(power[::-1])[::-1]
+    fall = 10 * np.log10(remaining / remaining[0])
+    # From -5 to -25 dB, twenty decibels, takes a third of the time for sixty (ISO 3382's T20). Eyring's walls are
+    # those of a diffuse field, which a box's is not: within a third.
+    third = (np.argmax(fall < -25) - np.argmax(fall < -5)) / RATE
+    assert 3 * third == pytest.approx(0.5, rel=0.35)
+
+
+def test_a_room_keeps_the_level() -> None:
+    pcm = voice()
+    far = rooms.heard(pcm, RATE, rooms.Room((5.0, 4.0, 2.7), 0.4, (1.0, 1.3, 1.5), (3.9, 2.4, 1.2)))
+    assert far.shape == pcm.shape
+    assert float(np.std(far)) == pytest.approx(float(np.std(pcm)), rel=0.01)
+
+
+def test_the_mains_hum_at_fifty_hertz_and_above() -> None:
+    spectrum = np.abs(np.fft.rfft(hum(RATE, np.random.default_rng(0))))
+    assert np.sort(np.argsort(spectrum)[-10:]).tolist() == list(range(50, 501, 50))
+    assert spectrum[50] / spectrum[100] == pytest.approx(2.0, rel=0.01)
+
+
+def test_loudspeakers_and_overdriven_microphones_limit_peaks() -> None:
+    pcm = voice()
+    assert float(np.mean(np.abs(overdriven(pcm)) >= 1.0)) > 0.3
+    played = loudspeaker(pcm)
+    assert np.abs(played).max() / np.std(played) < np.abs(pcm).max() / np.std(pcm)
+
+
+def test_there_are_twenty_four_conditions_and_none() -> None:
+    assert len(CONDITIONS) == 25
+    recordings = clips()
+    assert all(made is clip.pcm for made, clip in zip(CONDITIONS["clean"](recordings), recordings, strict=True))
+    for name in ("babble 10 dB", "hum 0 dB", "office, 3 m", "narrow microphone"):
+        one, other = CONDITIONS[name](recordings), CONDITIONS[name](recordings)
+        assert all(np.array_equal(a, b) and a.dtype == np.float32 for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
+@pytest.mark.parametrize("name", ["G.711 mu-law", "G.711 A-law", "GSM", "Opus 24 kbit/s", "MP3 32 kbit/s"])
+def test_what_comes_out_of_a_codec_lies_where_it_went_in(name: str) -> None:
+    recordings = clips()
+    try:
+        received = CONDITIONS[name](recordings)
+    except codecs.MissingToolError as error:
+        pytest.skip(str(error))
+    for clip, pcm in zip(recordings, received, strict=True):
+        assert pcm.shape == clip.pcm.shape
+        match = np.correlate(pcm, clip.pcm[200:-200], "valid")  # shifts from -200 to 200
+        assert abs(int(np.argmax(match)) - 200) <= 3
+        assert np.corrcoef(pcm, clip.pcm)[0, 1] > 0.4
+
+
+def test_without_ffmpeg_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(codecs.MissingToolError, match="not installed"):
+        CONDITIONS["GSM"](clips())
