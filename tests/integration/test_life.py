@@ -38,14 +38,14 @@ def voices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Life]:
     pytest.importorskip("torch", reason="training needs the train extra")
     folders = sorted(path for path in real_data.file("speech_librispeech/eval_test-other").iterdir() if path.is_dir())
     try:
-        weights.find("ge2e")
+        weights.find("campplus")
     except WeightsError as error:
         pytest.skip(f"the weights cannot be had: {error}")
     spoken = [sorted(folder.rglob("*.flac")) for folder in folders[:4]]
     people = [Person(name, files[:5], files[7]) for name, files in zip(NAMES, spoken, strict=False)]
     (training,) = re.findall(r"```json\n(.*?)```", OPERATIONS.read_text(encoding="utf-8"), re.DOTALL)
     with begun(tmp_path, monkeypatch, people, spoken[3][7], training) as lived:
-        life.said("export", "ge2e", "-o", "voice.uvb")
+        life.said("export", "voice", "-o", "voice.uvb")
         yield lived
 
 

@@ -91,7 +91,7 @@ def test_the_same_with_voices(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="training needs the train extra")
     folders = sorted(path for path in real_data.file("speech_librispeech/eval_test-other").iterdir() if path.is_dir())
     try:
-        weights.find("ge2e")
+        weights.find("campplus")
     except WeightsError as error:
         pytest.skip(f"the weights cannot be had: {error}")
     spoken = [sorted(folder.rglob("*.flac")) for folder in folders[:4]]
@@ -103,10 +103,10 @@ def test_the_same_with_voices(tmp_path: Path) -> None:
         pcm, rate = soundfile.read(file)
         soundfile.write(tmp_path / name, pcm, rate, format="WAV")
     text = OPERATIONS.read_text(encoding="utf-8")
-    (line,) = re.findall(r"`(uvsdk export ge2e [^`]*)`", text.split("## Quick start")[1].split("\n## ")[0])
+    (line,) = re.findall(r"`(uvsdk export voice [^`]*)`", text.split("## Quick start")[1].split("\n## ")[0])
     command = line.replace("uvsdk", f"{sys.executable} -m uvsdk")
     subprocess.run(command.split(), check=True, cwd=tmp_path, env=ENVIRONMENT)
     (training,) = shown()["json trial"]
-    changed = '"modality": "voice", "backbone": "ge2e"'
+    changed = '"modality": "voice", "backbone": "campplus", "train": "head"'
     assert changed in " ".join(text.split())
     check(*quick_start(tmp_path, training.replace('"modality": "handwriting", "backbone": "digits-cnn"', changed)))

@@ -114,7 +114,7 @@ def test_the_readme_tells_of_the_cards_that_ship() -> None:
     assert text.count("impostor trials of") == len(list(folder.glob("*.bin")))
 
 
-@pytest.mark.parametrize("backbone", ["ge2e", "sface"])
+@pytest.mark.parametrize("backbone", ["voice", "face", "ge2e"])
 def test_an_export_has_the_thresholds_and_the_account_of_its_card(
     backbone: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

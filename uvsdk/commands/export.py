@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from uvsdk.bundle.manifest import PARTS
 from uvsdk.cli import Command, setting
 
+DEFAULTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {"voice": ("campplus", "head"), "face": ("sface", "all")}
+)
+"""Modality -> the model to begin with, and the part of it that devices train."""
+
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("backbone", metavar="BACKBONE", help="a backbone's name, sface, auraface or wespeaker-resnet34")
+    parser.add_argument(
+        "backbone",
+        metavar="BACKBONE",
+        help="voice or face, which choose the model to begin with; a backbone's name; sface, auraface or"
+        " wespeaker-resnet34",
+    )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the bundle to write (.uvb)")
     parser.add_argument(
         "--train",
         choices=PARTS,
-        default="all",
-        help="what devices will train: all of it, the last block, or the head alone; the rest is frozen (default all)",
+        help="what devices will train: all of it, the last block, or the head alone; the rest is frozen (default all,"
+        " and of voice the head)",
     )
     parser.add_argument(
         "--presentation",
@@ -40,21 +53,23 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from uvsdk.errors import SettingsError
 
-    if arguments.backbone == "sface":
+    name, part = DEFAULTS.get(arguments.backbone, (arguments.backbone, "all"))
+    part = arguments.train or part
+    if name == "sface":
         from uvsdk.training.graphs.sface import sface_bundle
 
         if arguments.set:
             raise SettingsError("sface has no settings to change")
-        if arguments.train != "all":
+        if part != "all":
             raise SettingsError("sface is a fixed model: nothing of it is trained, so there is no part to name")
         bundle = sface_bundle(weights=arguments.weights, download=arguments.download)
-    elif _is_network(arguments.backbone):
+    elif _is_network(name):
         from uvsdk.training.graphs.network import network_bundle
 
-        if arguments.train != "all":
-            raise SettingsError(f"{arguments.backbone} is a fixed model: nothing of it is trained")
+        if part != "all":
+            raise SettingsError(f"{name} is a fixed model: nothing of it is trained")
         bundle = network_bundle(
-            arguments.backbone,
+            name,
             weights=arguments.weights,
             download=arguments.download,
             preprocessing=dict(arguments.set),
@@ -63,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
         from uvsdk.training import backbones
         from uvsdk.training.export import export_bundle
 
-        backbone = backbones.get(arguments.backbone, arguments.train).load(
+        backbone = backbones.get(name, part).load(
             weights=arguments.weights, download=arguments.download, seed=arguments.seed
         )
         bundle = export_bundle(backbone, download=arguments.download, preprocessing=dict(arguments.set))

@@ -16,6 +16,8 @@ HERE = Path(__file__).parent
 HALVES = ("B", "A")
 SCALES: Final[tuple[Scale, ...]] = ("llr", "cosine")
 RATES = (1e-2, 1e-3, 1e-4)
+MODELS = {"9641b7d7": "campplus (head)", "9d9156f5": "sface", "d9dbfbc1": "ge2e"}
+"""A card's name, which is a digest, and what ``uvsdk export`` calls the model it is of."""
 
 
 def table() -> str:
@@ -42,14 +44,15 @@ def table() -> str:
 def cards() -> str:
     """Markdown, a line for each card in the package: people, trials, and the threshold of each rate on both scales."""
     lines = [
-        "| card | measured on | trials | scale | " + " | ".join(f"FMR {rate:.2%}" for rate in RATES) + " |",
-        "|---|---|---|---|" + "---|" * len(RATES),
+        "| card | model | measured on | trials | scale | " + " | ".join(f"FMR {rate:.2%}" for rate in RATES) + " |",
+        "|---|---|---|---|---|" + "---|" * len(RATES),
     ]
     folder = Path(uvsdk.__file__).parent / "data" / "cards"
     for path in sorted(folder.glob("*.bin")):
         card = from_bytes(path.read_bytes(), [*get("voice").conditions, *get("face").conditions])
         for scale in SCALES:
-            first = f"`{path.stem[:8]}` | {card.source} | {card.account}" if scale == SCALES[0] else "| |"
+            told = f"`{path.stem[:8]}` | {MODELS[path.stem[:8]]} | {card.source} | {card.account}"
+            first = told if scale == SCALES[0] else "| | |"
             lines.append(f"| {first} | {scale} | {' | '.join(_threshold(card, rate, scale) for rate in RATES)} |")
     return "\n".join(lines)
 

@@ -44,7 +44,8 @@ _TOP = 255.0
 _NARROWEST = 1e-2
 _VARIANCE_FLOOR = 1e-10
 # The part of the measured reach that gets codes. Other speech reaches further than what was measured, which costs the
-# layers over time more than coarser codes do; the front end's rarest peaks are cut.
+# layers over time more than coarser codes do; the front end's rarest peaks are cut. Some ten settings were compared by
+# the cosine to float on ten LibriSpeech clips, so error rates on that set are a little better than they would be blind.
 _VIEWS, _FRONT, _NARROW, _ROWS = 0.8, 0.7, 1.15, 1.3
 # The part of values below a layer's threshold.
 _CUT = 0.6
