@@ -120,7 +120,7 @@ def test_arrays_of_sound(pcm: np.ndarray, expected: list[float]) -> None:
         ((np.zeros(9, np.float32), 16_000.0), "whole number of Hz"),
         ((np.zeros(9, np.float32), True), "whole number of Hz"),
         ((np.zeros(9, np.float32), 1), "got 1 Hz"),
-        (([0.0], 16_000), "a pair"),
+        (([0.0], 16_000), "beside its rate in Hz, got list"),
         (np.zeros((9, 9), np.uint8), "got a picture"),
         (7, "got int"),
         (b"certainly not sound", "not a recording"),
