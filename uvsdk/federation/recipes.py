@@ -64,7 +64,7 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
     {
         "voice-head": Recipe(
             "voice",
-            "a pretrained voice encoder on a channel it was not trained for: its last layer, 265 kB a round",
+            "a pretrained voice encoder on a channel it was not trained for: its last layer, 265 kB a round of GE2E",
             _ADAM | {"train": "head", "server_learning_rate": 2e-3, "trust_ratio": 1e-2},
             _NEAR,
         ),
