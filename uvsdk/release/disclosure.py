@@ -42,7 +42,8 @@ KINDS: Final = {
         "Whoever has a recording of somebody guesses from these whether they are among them: of 50 with an area under "
         "the curve of 0.64 (0.5 is a guess), of 100 with 0.61. Where the model ends in a head that is made to be "
         "centred, from 16 people on the mean of everybody's templates, in the parameters of the candidate that "
-        "training begins with: of 16 that tells with 0.70, of 50 with 0.61, of 100 with 0.57",
+        "training begins with: by telephone that tells of 16 with 0.72, of 50 with 0.64, of 100 with 0.60, on clean "
+        "speech with 0.88, 0.74 and 0.68",
     ),
     "third_moments": Disclosure(
         evaluates="what it sends under `moments`, and a sketch of the third moments of the embeddings",

@@ -39,7 +39,7 @@ from uvsdk.training.export import export_bundle
 _PIECE_S, _DRAWS, _TELEPHONE_HZ = 1.6, 2, 8_000
 _UTTERANCES, _PROBES = 2, 10
 _LETTERS, _DIGITS, _SPOKEN = 16, 10, 20
-_STRANGER: Final = "stranger"
+STRANGER: Final = "stranger"
 _FROZEN = 1024
 """Numbers that the frozen layers give: mean and deviation over time of 512 channels."""
 
@@ -76,7 +76,7 @@ def split(people: Mapping[str, Person], seed: int, *, trainers: int, evaluators:
     """The first ``trainers`` people of the order that ``seed`` draws train, the next ``evaluators`` only evaluate, and
     the others are strangers, with those who never train.
     """
-    apart = sorted(name for name in people if name.startswith(_STRANGER))
+    apart = sorted(name for name in people if name.startswith(STRANGER))
     names = sorted(set(people) - set(apart))
     order = [names[place] for place in np.random.default_rng([9000, seed]).permutation(len(names)).tolist()]
 
@@ -158,7 +158,7 @@ def _librispeech(domain: str) -> _Samples:
         if not alone:
             enrol = [sample for path in found[:_UTTERANCES] for sample in heard(path, (0,))]
             chosen = found[_UTTERANCES : _UTTERANCES + _PROBES]
-            yield f"{_STRANGER} {speaker}", enrol, [sample for path in chosen for sample in heard(path, (0,))[:1]]
+            yield f"{STRANGER} {speaker}", enrol, [sample for path in chosen for sample in heard(path, (0,))[:1]]
         elif speaker not in several:
             yield speaker, heard(found[0], (0, 1)), heard(found[0], (2,))
 

@@ -99,7 +99,10 @@ class Trials:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Rates in percent, and by how much the false non-match rate fell, as a part of that, with the 95 % interval."""
+    """Rates in percent, and by how much the false non-match rate fell, as a part of that, with the 95 % interval.
+
+    Where the first state never errs, nothing can fall: 0, and an interval that is not a number.
+    """
 
     fnmr: float
     eer: float
@@ -130,7 +133,7 @@ def changes(states: Mapping[str, Sequence[Trials]]) -> dict[str, Change]:
     found = {}
     for place, name in enumerate(states):
         eer = 100.0 * float(np.mean([trials.eer for trials in states[name]]))
-        low, high = np.quantile(falls[:, place], (0.025, 0.975)).tolist()
+        low, high = np.quantile(falls[:, place], (0.025, 0.975)).tolist() if len(falls) else (np.nan, np.nan)
         fallen = 100.0 * float(1.0 - told[place] / told[0]) if told[0] else 0.0
         found[name] = Change(100.0 * float(told[place]), eer, fallen, low, high)
     return found

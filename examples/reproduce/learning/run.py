@@ -98,15 +98,16 @@ class Laboratory:
         if head == "last layer":
             return backbones.get("campplus", "head").load().rest, lambda rows: rows  # type: ignore[attr-defined]
         if head in _CENTRED:
-            return Affine(192), self._embedded
+            return Affine(192), self.embedded
         code = nn.Linear(192, int(head), bias=False)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             nn.init.orthogonal_(code.weight)
-        return code, self._embedded
+        return code, self.embedded
 
     @torch.no_grad()
-    def _embedded(self, rows: Float32) -> Float32:
+    def embedded(self, rows: Float32) -> Float32:
+        """What CAM++ makes of that, float32 (n, 192)."""
         made: Float32 = self._last(torch.from_numpy(rows)).numpy()
         return made
 

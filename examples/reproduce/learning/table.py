@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -40,7 +41,9 @@ def _cell(known: dict[tuple[str, str, str], float], setting: str, method: str, p
         known[setting, method, f"{name}_{party}"] for name in ("fnmr", "eer", "fallen", "low", "high")
     )
     rates = f"{fnmr:.1f}, {eer:.1f}"
-    return rates if method == "frozen" else f"{rates} ({-fallen:+.0f} %: {-high:+.0f} to {-low:+.0f})"
+    if method == "frozen" or math.isnan(low):
+        return rates
+    return f"{rates} ({-fallen:+.0f} %: {-high:+.0f} to {-low:+.0f})"
 
 
 def _order(setting: str) -> tuple[str, int, str]:
