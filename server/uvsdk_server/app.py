@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
 
 from uvsdk_server import monitoring, problems
 from uvsdk_server.base_path import BasePath
-from uvsdk_server.deployment import Deployment
+from uvsdk_server.deployment import Deployment, installed_version
 from uvsdk_server.freshness import ChallengeHeader, Freshness
 from uvsdk_server.limits import Bounds, Gate
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.observer import Observer, Unobserved
 from uvsdk_server.routes import (
     attempts,
+    audit,
     deployment,
     devices,
     evaluations,
@@ -51,7 +51,7 @@ def create_app(settings: Settings, *, observer: Observer | None = None) -> FastA
 
     app = FastAPI(
         title="uvsdk coordination server",
-        version=_version(),
+        version=installed_version(),
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
@@ -69,13 +69,18 @@ def create_app(settings: Settings, *, observer: Observer | None = None) -> FastA
     app.add_middleware(Gate, bounds=bounds, metrics=metrics)
     app.add_middleware(ChallengeHeader, freshness=freshness)
     app.add_middleware(BasePath, prefix=settings.base_path)
-    for module in (deployment, devices, users, rounds, evaluations, models, releases, verify, attempts, operations):
+    for module in (
+        deployment,
+        devices,
+        users,
+        rounds,
+        evaluations,
+        models,
+        releases,
+        verify,
+        attempts,
+        audit,
+        operations,
+    ):
         app.include_router(module.router)
     return app
-
-
-def _version() -> str:
-    try:
-        return version("uvsdk")
-    except PackageNotFoundError:  # run from a checkout
-        return "0"

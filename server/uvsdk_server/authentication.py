@@ -146,9 +146,14 @@ async def bearer(request: Request) -> tokens.Bearer | None:
         return await tokens.bearer_of(connection, text.strip(), deployment(request).now())
 
 
-async def operator(request: Request) -> None:
-    """Let operators pass."""
-    await _require(request, ("operator",))
+async def operator(request: Request) -> tokens.Bearer:
+    """The operator who asks; nobody else passes."""
+    return await _require(request, ("operator",))
+
+
+async def auditor(request: Request) -> tokens.Bearer:
+    """The auditor or operator who asks; nobody else passes."""
+    return await _require(request, ("audit", "operator"))
 
 
 async def verifier(request: Request) -> tokens.Bearer:
@@ -159,25 +164,26 @@ async def verifier(request: Request) -> tokens.Bearer:
 async def reader(request: Request) -> None:
     """Let through whoever may download models: a registered device, or any bearer token but an enrolment token."""
     if request.headers.get("authorization"):
-        await _require(request, ("verify", "operator"))
+        await _require(request, ("verify", "audit", "operator"))
     else:
         await signed_device(request)
 
 
-async def speaks_for(request: Request) -> Device | None:
-    """Who approves a device: an active one of the same user; ``None`` for the operator."""
+async def speaks_for(request: Request) -> Device | tokens.Bearer:
+    """Who approves a device: an active one of the same user, or the operator."""
     if request.headers.get("authorization"):
-        await operator(request)
-        return None
+        return await operator(request)
     return await active_device(request)
 
 
-async def owner_or_operator(request: Request, user: str) -> None:
+async def owner_or_operator(request: Request, user: str) -> Device | tokens.Bearer:
     """Let the user's own device pass, and operators."""
     if request.headers.get("authorization"):
-        await operator(request)
-    elif (await signed_device(request)).user != user:
+        return await operator(request)
+    device = await signed_device(request)
+    if device.user != user:
         raise Problem("forbidden", "a device may act for its own user only")
+    return device
 
 
 async def _require(request: Request, scopes: tuple[str, ...]) -> tokens.Bearer:
@@ -217,3 +223,4 @@ KnownDevice = Annotated[Device, Depends(known_device)]
 ActiveDevice = Annotated[Device, Depends(active_device)]
 ClaimedDevice = Annotated[Device, Depends(claimed_device)]
 Caller = Annotated[tokens.Bearer, Depends(verifier)]
+Operator = Annotated[tokens.Bearer, Depends(operator)]

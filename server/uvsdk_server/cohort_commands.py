@@ -17,7 +17,7 @@ from uvsdk_server.calibrations import open_base
 from uvsdk_server.clocks import wall_clock
 from uvsdk_server.cohorts import open_cohort, put_cohort, seal_cohort
 from uvsdk_server.keys import KeyFolder
-from uvsdk_server.store import ledger
+from uvsdk_server.store import audit, ledger
 from uvsdk_server.store.blobs import Blobs
 
 
@@ -104,7 +104,7 @@ def _add(arguments: argparse.Namespace) -> None:
         base = await asyncio.to_thread(open_base, blobs.read(trained.base_blob), files.at_rest)
         cohort.embedded(base)
         blob = await asyncio.to_thread(blobs.write, seal_cohort(cohort, files.at_rest))
-        return await put_cohort(connection, blob, len(cohort.person))
+        return await put_cohort(connection, blob, len(cohort.person), now=wall_clock(), by=audit.COMMAND)
 
     blobs.remove(in_database(arguments.data, add))
     print(f"{len(cohort.person)} samples of {cohort.people} people: {cohort.source}")
@@ -124,7 +124,7 @@ def _look(arguments: argparse.Namespace) -> None:
         return None if trained is None else trained.cohort_blob
 
     async def remove(connection: AsyncConnection) -> str | None:
-        return await put_cohort(connection, None, 0)
+        return await put_cohort(connection, None, 0, now=wall_clock(), by=audit.COMMAND)
 
     blob = in_database(arguments.data, found)
     if blob is None:

@@ -13,7 +13,7 @@ from uvsdk.release.cohort import FeatureCohort
 from uvsdk.rest.problems import Problem
 from uvsdk_server.keys import AtRest
 from uvsdk_server.models import Models
-from uvsdk_server.store import ledger
+from uvsdk_server.store import audit, ledger
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.schema import deployment
@@ -33,11 +33,18 @@ def open_cohort(data: bytes, at_rest: AtRest) -> FeatureCohort:
     return FeatureCohort.from_bytes(at_rest.open(data, _PURPOSE))
 
 
-async def put_cohort(connection: AsyncConnection, blob: str | None, rows: int) -> str | None:
-    """Name another cohort, or none; gives the blob of the former one, which is ordered away."""
+async def put_cohort(connection: AsyncConnection, blob: str | None, rows: int, *, now: float, by: str) -> str | None:
+    """Name another cohort, or none; gives the blob of the former one, which is ordered away.
+
+    ``by`` is who hands it over at ``now``, as the audit log names them.
+    """
     row = await ledger.deployment_row(connection)
     assert row is not None  # since the first start
     await connection.execute(update(deployment).values(cohort_blob=blob, cohort_rows=rows))
+    if blob is None:
+        await audit.append(connection, now, by, "cohort-removed")
+    else:
+        await audit.append(connection, now, by, "cohort-replaced", rows=rows, blob=blob)
     if row.cohort_blob == blob:
         return None
     await ledger.order_blobs(connection, row.cohort_blob)

@@ -1,4 +1,4 @@
-"""``uvsdk serve``, ``token``, ``devices``, ``rounds``, ``releases``, ``cohort`` and ``lockouts``."""
+"""``uvsdk serve``, ``token``, ``devices``, ``rounds``, ``releases``, ``cohort``, ``audit`` and ``lockouts``."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from uvsdk.release.record import POLICIES
 from uvsdk.rest.problems import Problem
 from uvsdk.system import network
 from uvsdk.templates.attempts import wait_s
+from uvsdk_server import audit_commands as audit_log
 from uvsdk_server import cohort_commands as cohort
 from uvsdk_server import release_commands as releases
 from uvsdk_server import tokens
@@ -35,9 +36,10 @@ from uvsdk_server.beside import date, in_database, print_table, settings_of, sto
 from uvsdk_server.clocks import wall_clock
 from uvsdk_server.connections import Patience, room
 from uvsdk_server.deployment import Deployment
-from uvsdk_server.people import approve
+from uvsdk_server.keys import KeyFolder
+from uvsdk_server.people import approve, revoke
 from uvsdk_server.settings import Settings
-from uvsdk_server.store import counts, ledger, roster, schema
+from uvsdk_server.store import audit, counts, ledger, roster, schema
 
 OPERATOR_TOKEN = "operator-token"  # noqa: S105 - the name of a file
 """File in the data folder that holds the operator's token of the first start."""
@@ -124,7 +126,7 @@ async def first_operator_token(served: Deployment) -> Path | None:
         made = (await connection.execute(select(schema.tokens.c.scopes))).scalars()
         if any("operator" in tokens.read_scopes(scopes) for scopes in made):
             return None
-        text = await tokens.create(connection, ["operator"], label="first start", now=wall_clock())
+        text = await tokens.create(connection, ["operator"], label="first start", now=wall_clock(), by=audit.SERVER)
         # Before the row is durable: a crash in between leaves a file without a token, and the next start writes both.
         await asyncio.to_thread(_write_secret, path, text, replace=True)
     return path
@@ -261,6 +263,7 @@ def _token(arguments: argparse.Namespace) -> int:
                 arguments.scopes,
                 label=arguments.label,
                 now=wall_clock(),
+                by=audit.COMMAND,
                 lifetime_s=lifetime_s,
                 max_uses=arguments.uses,
                 user=user,
@@ -270,7 +273,7 @@ def _token(arguments: argparse.Namespace) -> int:
         ]
 
     async def revoke(connection: AsyncConnection) -> bool:
-        return await tokens.revoke(connection, arguments.id)
+        return await tokens.revoke(connection, arguments.id, now=wall_clock(), by=audit.COMMAND)
 
     if arguments.action == "create":
         _hand_out(arguments, in_database(arguments.data, create))
@@ -311,7 +314,8 @@ def _hand_out(arguments: argparse.Namespace, made: Sequence[str]) -> None:
         _write_secret(path, "\n".join(made))
     except SettingsError:
         for text in made:  # nobody has seen it, so nobody shall ever use it
-            in_database(arguments.data, partial(tokens.revoke, token_id=text.split("_")[1]))
+            unseen = text.split("_")[1]
+            in_database(arguments.data, partial(tokens.revoke, token_id=unseen, now=wall_clock(), by=audit.COMMAND))
         raise
     print(path)
 
@@ -381,9 +385,10 @@ def _lockouts(arguments: argparse.Namespace) -> int:
             subject = counts.Subject.parse(arguments.whose, arguments.name)
         except ValueError as error:
             raise SettingsError(str(error)) from error
+        files = KeyFolder(settings_of(data=arguments.data).data / "keys")
 
         async def reset(connection: AsyncConnection) -> bool:
-            return await counts.reset(connection, subject)
+            return await counts.reset(connection, subject, files.mark, now=wall_clock(), by=audit.COMMAND)
 
         if not in_database(arguments.data, reset):
             raise SettingsError(f"no failures are counted for that {arguments.whose}; see `uvsdk lockouts list`")
@@ -430,15 +435,16 @@ def _devices(arguments: argparse.Namespace) -> int:
         return [(row.device_id, row.state, row.user, date(row.created)) for row in found]
 
     async def change(connection: AsyncConnection) -> None:
-        limit = settings_of(data=arguments.data).devices_per_user
+        settings = settings_of(data=arguments.data)
+        limit, files = settings.devices_per_user, KeyFolder(settings.data / "keys")
         for device_id in arguments.ids:
             row = await roster.of_id(connection, device_id)
             if row is None:
                 raise SettingsError(f"there is no device {device_id}; see `uvsdk devices list`")
             if arguments.action == "approve":
-                await approve(connection, row, limit)
+                await approve(connection, row, limit, files, now=wall_clock(), by=audit.COMMAND)
             else:
-                await roster.revoke(connection, row)
+                await revoke(connection, row, files, now=wall_clock(), by=audit.COMMAND)
 
     if arguments.action == "list":
         print_table([("device", "state", "user", "since"), *in_database(arguments.data, listed)])
@@ -457,5 +463,6 @@ COMMANDS = (
     Command("rounds", "List the server's training rounds.", _configure_rounds, _rounds),
     Command("releases", "Show what verifies, promote a candidate, roll back.", releases.configure, releases.run),
     Command("cohort", "Hand a server strangers to calibrate on.", cohort.configure, cohort.run),
+    Command("audit", "Show, check and export who administered what.", audit_log.configure, audit_log.run),
     Command("lockouts", "Show and reset failed attempts.", _configure_lockouts, _lockouts),
 )

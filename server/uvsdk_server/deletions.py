@@ -28,7 +28,7 @@ from uvsdk_server.keys import KeyRing
 from uvsdk_server.monitoring import Log
 from uvsdk_server.rounds import Rounds
 from uvsdk_server.shielding import to_its_end
-from uvsdk_server.store import course, ledger, removals, traces
+from uvsdk_server.store import audit, course, ledger, removals, traces
 from uvsdk_server.store.quarantine import Quarantine
 from uvsdk_server.store.rows import every, first
 from uvsdk_server.store.schema import deletions, users
@@ -75,13 +75,13 @@ class Deletions:
         self._finishing = asyncio.Lock()
         self._background: asyncio.Task[None] | None = None
 
-    async def delete(self, user: str) -> Deletion:
+    async def delete(self, user: str, *, by: str) -> Deletion:
         """Delete everything of ``user`` but what the model has learned.
 
         Waits for an aggregation that is under way. Doing it again changes nothing, and tells how far it is. Once begun
-        it goes on whether or not the caller stays.
+        it goes on whether or not the caller stays. ``by`` names who wants it in the audit log.
         """
-        return await to_its_end(self._delete(user))
+        return await to_its_end(self._delete(user, by))
 
     async def find(self, deletion_id: str) -> Deletion | None:
         """The deletion of that id; it is known for 30 days after its end."""
@@ -102,9 +102,9 @@ class Deletions:
             self._background.cancel()
             await asyncio.gather(self._background, return_exceptions=True)
 
-    async def _delete(self, user: str) -> Deletion:
+    async def _delete(self, user: str, by: str) -> Deletion:
         try:
-            row = await self._forget(user)
+            row = await self._forget(user, by)
         finally:
             self._rounds.wake()  # after a failure too: its draft is to be discarded
         if row is None:
@@ -119,7 +119,7 @@ class Deletions:
             pause_s *= 2
         return await self.find(row.deletion_id) or row
 
-    async def _forget(self, user: str) -> Deletion | None:
+    async def _forget(self, user: str, by: str) -> Deletion | None:
         """Delete rows and files, and give the row of the deletion; ``None`` where there is nothing of that user."""
         training, files = self._rounds.training, self._keys.files
         async with self._rounds.state_lock:
@@ -148,6 +148,9 @@ class Deletions:
                     names += [ledger.blob_path(name) for name in await course.keep(connection, without)]
                 await ledger.order_removal(connection, names)
                 row = former or await self._record(connection, user)
+                # Under a mark that nobody can make any more once the user's key is gone.
+                whom = files.mark(user)
+                await audit.append(connection, self._rounds.clock(), by, "user-left", subject=whom, **_told(row))
             # From here to the last file nothing waits, so that whoever registers the user anew finds no former key.
             self._rounds.drafts.settle()
             training.state, files.state_key_id = state, key
@@ -196,6 +199,7 @@ class Deletions:
                     .where(deletions.c.deletion_id == row.deletion_id)
                     .values(completed=self._rounds.clock(), sealed=None)
                 )
+                await audit.append(connection, self._rounds.clock(), audit.SERVER, "user-deleted", **_told(row))
             return True
 
     async def _unseen(self, user: str) -> bool:
@@ -235,6 +239,11 @@ class Deletions:
 
 async def _pending(connection: AsyncConnection) -> list[Deletion]:
     return await every(connection, Deletion, select(deletions).where(deletions.c.completed.is_(None)))
+
+
+def _told(row: Deletion) -> dict[str, str]:
+    """What the audit log tells of which deletion it was: not the whole id, which is a permission to ask for it."""
+    return {"deletion": row.deletion_id[:12]}
 
 
 def _purpose(deletion_id: str) -> str:

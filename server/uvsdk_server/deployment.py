@@ -9,6 +9,7 @@ import secrets
 import tomllib
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Self
 
@@ -43,7 +44,7 @@ from uvsdk_server.releases import Releases
 from uvsdk_server.reports import Reports
 from uvsdk_server.rounds import Rounds
 from uvsdk_server.settings import Settings
-from uvsdk_server.store import course, ledger, removals, schema
+from uvsdk_server.store import audit, course, ledger, removals, schema
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database, newest_revision
 from uvsdk_server.store.pairing import Pair, State, judge, look
@@ -131,6 +132,7 @@ class Deployment:
             os.close(lock)
             raise
         self._lock = lock
+        await self._note_start()
         await self.deletions.start()
         await self.readiness.look()
         self._looking = asyncio.create_task(self.readiness.run(), name="readiness")
@@ -255,6 +257,11 @@ class Deployment:
             log=log,
         )
 
+    async def _note_start(self) -> None:
+        told = {"config": self.training.config.digest(), "version": installed_version()}
+        async with self.database.write() as connection:
+            await audit.append(connection, self.clock(), audit.SERVER, "server-started", **told)
+
     async def close(self) -> None:
         """Stop moving rounds on and let go of everything; what was accepted is durable already."""
         # Again where it was in vain: asyncio.wait_for of Python 3.11 loses a cancellation that comes with a wake().
@@ -289,6 +296,14 @@ async def _look(database: Database, releases: Releases) -> None:
     """Raises where the database takes no writes, or the model that verifies does not load."""
     await database.ping()
     await asyncio.to_thread((await releases.current()).bundle.session)
+
+
+def installed_version() -> str:
+    """Of the package; 0 where it is run from a checkout."""
+    try:
+        return version("uvsdk")
+    except PackageNotFoundError:
+        return "0"
 
 
 def open_database(settings: Settings) -> Database:
@@ -500,6 +515,8 @@ async def _settle_config(settings: Settings, database: Database, log: Log, now: 
     check_restricted(config, settings.allow_restricted)
     async with database.write() as connection:
         await ledger.keep_state(connection, row.algorithm_blob, config=config.to_json())
+        changed = {"former": stored.digest(), "config": config.digest()}
+        await audit.append(connection, now, audit.SERVER, "configuration-changed", **changed)
         if newest is not None and newest.state not in ("committed", "aborted"):
             reason = "the training configuration was changed"
             await ledger.change_round(connection, newest.round_id, "aborted", closed=now, reason=reason)

@@ -183,22 +183,25 @@ class Evaluations:
 
     # What operators ask
 
-    async def request(self) -> EvaluationRow:
-        """Have the candidate evaluated as soon as no round is open. Raises :class:`Problem` 409."""
+    async def request(self, by: str) -> EvaluationRow:
+        """Have the candidate evaluated as soon as no round is open; ``by`` names who asks in the audit log.
+
+        Raises :class:`Problem` 409.
+        """
         impostors = await self.impostors()
         if impostors == OFF:
             raise Problem("evaluation-off", NOTHING)
         async with self._database.write() as connection:
-            row = await store.request(connection, impostors, self._rounds.clock())
+            row = await store.request(connection, impostors, self._rounds.clock(), by=by)
         self._rounds.wake()
         return row
 
-    async def resume(self) -> None:
+    async def resume(self, by: str) -> None:
         """Let training go on where it has stopped by itself; the evaluations so far no longer count against it, and
-        the step stays as short as they have made it.
+        the step stays as short as they have made it. ``by`` names who asks in the audit log.
         """
         async with self._database.write() as connection:
-            await store.resume(connection)
+            await store.resume(connection, self._rounds.clock(), by=by)
         self._log.info("training resumed")
         self._rounds.wake()
 

@@ -37,6 +37,7 @@ from uvsdk.federation.statements import Statement, Validity, sign_statement
 from uvsdk.privacy.identifiers import key_id
 from uvsdk.records.transfer import stays_here
 from uvsdk_server.clocks import Ageing
+from uvsdk_server.store import audit
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.rows import every
 from uvsdk_server.store.schema import server_keys
@@ -199,6 +200,19 @@ class KeyFolder:
         """What a user's rows are sealed with. Raises :class:`StoreError` where the key file is missing."""
         return UserSeal(self._wrapped(self.user_file(user)), self.at_rest)
 
+    def mark(self, user: str, what: str = "") -> str:
+        """What the audit log calls a user, or something of theirs: 32 hexadecimal digits.
+
+        It is an HMAC under the user's own key: once that is destroyed, nobody can tell whose it was, nor by trying
+        every id. Empty where there is no key: nobody of that id is known here.
+        """
+        name = self.user_file(user)
+        if not self.path(name).exists():
+            return ""
+        own = self.at_rest.open(self._read(name, _WRAPPED_BYTES), name)
+        key = HKDFExpand(SHA256(), _KEY_BYTES, info=b"uvsdk audit marks/1").derive(own)
+        return hmac.new(key, (what or user).encode(), hashlib.sha256).hexdigest()[:32]
+
     # Files
 
     def _wrapped(self, name: str) -> AtRest:
@@ -292,6 +306,7 @@ class KeyRing:
         write_key_file(self._path(name), private_key.private_bytes_raw())
         async with database.write() as connection:
             await connection.execute(insert(server_keys).values(key_id=name, created=now))
+            await audit.append(connection, now, audit.SERVER, "key-made", key=name)
         self._hpke[name] = private_key
         self.current_id, self._ageing = name, Ageing(now)
 

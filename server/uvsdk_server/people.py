@@ -23,13 +23,16 @@ from uvsdk.templates.template import Template
 from uvsdk_server import tokens
 from uvsdk_server.keys import KeyFolder
 from uvsdk_server.seals import seal_of
-from uvsdk_server.store import evaluations, ledger, roster
+from uvsdk_server.store import audit, evaluations, ledger, roster
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.roster import DeviceRow, State
 from uvsdk_server.store.rows import TemplateRow, every
 from uvsdk_server.store.schema import devices, models, templates, users
+from uvsdk_server.tokens import Bearer
 
 DEVICE_ID_DIGITS: Final = 32
+MARK_DIGITS: Final = 12
+"""Of the mark under which the audit log tells of a device of a person."""
 
 _TEMPLATES: Final = 16
 """Templates of one user that are kept at most, of as many calibrations and models: more than there are releases."""
@@ -48,6 +51,11 @@ class Device:
     signing_key: Ed25519PublicKey
     sealing_key: X25519PublicKey
     former_signing_key: Ed25519PublicKey | None = None
+
+    @property
+    def actor(self) -> str:
+        """As the audit log names it: the person is the entry's subject."""
+        return audit.DEVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +159,26 @@ class People:
                 row = await roster.of_id(connection, asked.device_id)
                 assert row is not None  # inserted above
                 gone = await roster.activate(connection, row)
+            await note_device(
+                connection,
+                self._keys,
+                "device-registered",
+                (asked.user, asked.device_id),
+                now=now,
+                by=audit.DEVICE,
+                state=state,
+                token=token.token_id,
+            )
         self._dismissed(gone)
         return state, True
 
-    async def approve(self, device_id: str, *, by: Device | None) -> None:
+    async def approve(self, device_id: str, *, by: Device | Bearer, now: float) -> None:
         """Let a device act for its user; doing it again changes nothing.
 
         Args:
             device_id: of the device that waits.
-            by: the device of the same user that says so; ``None`` for the operator, who may speak for anybody.
+            by: the device of the same user that says so, or the operator, who may speak for anybody.
+            now: seconds since 1970.
 
         Raises:
             Problem: 403, revoked; 404, no such device, or another user's; 409, one device too many.
@@ -167,19 +186,20 @@ class People:
         async with self._database.write() as connection:
             row = await _found(connection, device_id, by)
             await _still(connection, by, check_active)
-            gone = await approve(connection, row, self._devices_per_user)
+            gone = await approve(connection, row, self._devices_per_user, self._keys, now=now, by=by.actor)
         self._dismissed(gone)
 
-    async def revoke(self, device_id: str, *, by: Device | None) -> None:
+    async def revoke(self, device_id: str, *, by: Device | Bearer, now: float) -> None:
         """Take a device's rights, by itself or as above; doing it again changes nothing. Raises :class:`Problem`."""
+        itself = isinstance(by, Device) and by.device_id == device_id
         async with self._database.write() as connection:
             row = await _found(connection, device_id, by)
-            await _still(connection, by, check_known if by is not None and by.device_id == device_id else check_active)
-            gone = await roster.revoke(connection, row)
+            await _still(connection, by, check_known if itself else check_active)
+            gone = await revoke(connection, row, self._keys, now=now, by=by.actor)
         self._dismissed(gone)
 
-    async def rotate(self, device: Device, rotation: Rotation) -> None:
-        """Put new keys in place of a device's; the envelopes it sealed before are still its own.
+    async def rotate(self, device: Device, rotation: Rotation, now: float) -> None:
+        """Put new keys in place of a device's at ``now``; the envelopes it sealed before are still its own.
 
         Raises :class:`Problem` 409 where the keys have been replaced since the request was signed.
         """
@@ -195,6 +215,8 @@ class People:
             )
             if moved.rowcount == 0:
                 raise Problem("keys-replaced", "this device's keys were replaced meanwhile; read them anew")
+            whose = (device.user, device.device_id)
+            await note_device(connection, self._keys, "device-keys-replaced", whose, now=now, by=device.actor)
 
     async def devices(
         self, *, user: str | None = None, state: State | None = None, after: str = "", limit: int | None = None
@@ -329,27 +351,67 @@ def check_active(state: State) -> None:
         )
 
 
-async def approve(connection: AsyncConnection, row: DeviceRow, limit: int) -> frozenset[str]:
-    """Activate a device that waits; gives those that no longer train. Raises :class:`Problem` 403, 409."""
+async def approve(
+    connection: AsyncConnection, row: DeviceRow, limit: int, keys: KeyFolder, *, now: float, by: str
+) -> frozenset[str]:
+    """Activate a device that waits; gives those that no longer train.
+
+    Args:
+        connection: in a transaction that writes.
+        row: the device.
+        limit: active devices that a person may have.
+        keys: give the marks of the audit log.
+        now: seconds since 1970.
+        by: who says so, as the audit log names them.
+
+    Raises:
+        Problem: 403, it was revoked; 409, one device too many.
+    """
     if row.state == "revoked":
         raise Problem("revoked-device", "a device that was revoked stays so; it registers anew, with new keys")
     if row.state == "active":
         return frozenset()
     if await roster.count(connection, row.user, ("active",)) >= limit:
         raise _full(limit)
+    await note_device(connection, keys, "device-approved", (row.user, row.device_id), now=now, by=by)
     return await roster.activate(connection, row)
 
 
-async def _still(connection: AsyncConnection, device: Device | None, check: Callable[[State], None]) -> None:
+async def revoke(
+    connection: AsyncConnection, row: DeviceRow, keys: KeyFolder, *, now: float, by: str
+) -> frozenset[str]:
+    """Take a device's rights for good; gives those that no longer train. Arguments as of :func:`approve`."""
+    if row.state != "revoked":
+        await note_device(connection, keys, "device-revoked", (row.user, row.device_id), now=now, by=by)
+    return await roster.revoke(connection, row)
+
+
+async def note_device(
+    connection: AsyncConnection,
+    keys: KeyFolder,
+    action: audit.Action,
+    whose: tuple[str, str],
+    *,
+    now: float,
+    by: str,
+    **detail: str,
+) -> None:
+    """Have the audit log tell of a device, ``whose`` user and id are given; both by marks."""
+    user, device_id = whose
+    device = keys.mark(user, device_id)[:MARK_DIGITS]
+    await audit.append(connection, now, by, action, subject=keys.mark(user), device=device, **detail)
+
+
+async def _still(connection: AsyncConnection, by: Device | Bearer, check: Callable[[State], None]) -> None:
     """Look at a device's state once more: it may have been revoked since its request was signed."""
-    if device is not None:
-        row = await roster.of_id(connection, device.device_id)
+    if isinstance(by, Device):
+        row = await roster.of_id(connection, by.device_id)
         check("revoked" if row is None else row.state)
 
 
-async def _found(connection: AsyncConnection, device_id: str, by: Device | None) -> DeviceRow:
+async def _found(connection: AsyncConnection, device_id: str, by: Device | Bearer) -> DeviceRow:
     row = await roster.of_id(connection, device_id)
-    if row is None or (by is not None and row.user != by.user):
+    if row is None or (isinstance(by, Device) and row.user != by.user):
         raise Problem("no-such-device", "there is no such device of this person; list them with GET /v1/devices")
     return row
 

@@ -27,7 +27,7 @@ from uvsdk_server.keys import KeyFolder
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.observer import Unobserved
 from uvsdk_server.releases import Candidate, Releases
-from uvsdk_server.store import evaluations, ledger, releases
+from uvsdk_server.store import audit, evaluations, ledger, releases
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.rows import ReleaseRow
 
@@ -212,11 +212,11 @@ def _measured(item: Evaluation) -> list[tuple[str, str]]:
 async def _promote(releases: Releases, version: str) -> None:
     if version == "candidate":
         version = (await releases.candidate()).model_version
-    _announce(await releases.promote(version))
+    _announce(await releases.promote(version, by=audit.COMMAND))
 
 
 async def _roll_back(releases: Releases, number: int | None) -> None:
-    _announce(await releases.roll_back(number))
+    _announce(await releases.roll_back(number, by=audit.COMMAND))
 
 
 def _announce(release: Release) -> None:
@@ -228,11 +228,11 @@ async def _policy(releases: Releases, policy: str | None) -> None:
     if chosen is None:
         print(await releases.policy())
     else:
-        print(await releases.override(None if chosen == "automatic" else chosen))
+        print(await releases.override(None if chosen == "automatic" else chosen, by=audit.COMMAND))
 
 
 async def _evaluate(arguments: argparse.Namespace, connection: AsyncConnection) -> str:
-    row = await evaluations.request(connection, "", wall_clock())
+    row = await evaluations.request(connection, "", wall_clock(), by=audit.COMMAND)
     return f"evaluation {row.evaluation_id} is {row.state}; a running server sees it within a minute"
 
 
@@ -294,7 +294,8 @@ def _returned(training: Mapping[str, Any]) -> list[str]:
 
 
 async def _resume(arguments: argparse.Namespace, connection: AsyncConnection) -> str:
-    return "training goes on" if await evaluations.resume(connection) else "training had not stopped"
+    stopped = await evaluations.resume(connection, wall_clock(), by=audit.COMMAND)
+    return "training goes on" if stopped else "training had not stopped"
 
 
 _EVALUATING: Mapping[str, Callable[[argparse.Namespace, AsyncConnection], Awaitable[str]]] = {

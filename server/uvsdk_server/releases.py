@@ -47,7 +47,7 @@ from uvsdk_server.models import Download
 from uvsdk_server.monitoring import Log, Metrics
 from uvsdk_server.observer import Observer
 from uvsdk_server.settings import Settings
-from uvsdk_server.store import ledger, roster
+from uvsdk_server.store import audit, ledger, roster
 from uvsdk_server.store import releases as store
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
@@ -363,25 +363,25 @@ class Releases:
         model_version: str,
         *,
         calibration: Calibration | None = None,
-        cause: Cause = "operator",
+        by: str,
         evaluation: Evaluation | None = None,
         also: Also | None = None,
     ) -> Release:
-        """Release a model version that is kept here.
+        """Release a model version that is kept here, as an operator wants it; this also lifts what a roll-back held.
 
         Where exactly this is in force already nothing is made, and that release is given.
 
         Args:
             model_version: mostly the candidate.
             calibration: of it; by default what was kept with it.
-            cause: ``operator`` also lifts what a roll-back has held.
+            by: who wants it, as the audit log names them.
             evaluation: of this model and calibration; by default what was kept with them.
             also: what else becomes true in the same transaction.
 
         Raises:
             Problem: 404, no such version; 409, releases are frozen, or it has no calibration and what verifies now has.
         """
-        return await self._release(model_version, calibration, cause, evaluation, also=also)
+        return await self._release(model_version, calibration, "operator", evaluation, by=by, also=also)
 
     async def consider(
         self,
@@ -417,8 +417,8 @@ class Releases:
         await self._keep_measured(model_version, calibration, judged, also)
         return None
 
-    async def calibrate(self, model_version: str, calibration: Calibration) -> Release | None:
-        """Take an operator's calibration.
+    async def calibrate(self, model_version: str, calibration: Calibration, *, by: str) -> Release | None:
+        """Take an operator's calibration; ``by`` names them in the audit log.
 
         Of the version that verifies it makes a new release. Another version is promotable from then on, and where it
         is the candidate and the policy automatic it is released: the operator has measured it.
@@ -436,17 +436,23 @@ class Releases:
         assert trained is not None
         automatic = model_version == trained.model_version and self._in_force(trained) == "automatic"
         if current.model_version == model_version or automatic:
-            return await self.promote(model_version, calibration=calibration)
-        await self._keep_measured(model_version, calibration, None, None)
+            return await self.promote(model_version, calibration=calibration, by=by)
+
+        async def note(connection: AsyncConnection) -> None:
+            told = {"model_version": model_version, "calibration": calibration.without_cohort().digest}
+            await audit.append(connection, self._clock(), by, "calibration-kept", **told)
+
+        await self._keep_measured(model_version, calibration, None, note)
         return None
 
-    async def roll_back(self, number: int | None = None) -> Release:
+    async def roll_back(self, number: int | None = None, *, by: str) -> Release:
         """Release what an earlier release was, bit for bit, under a new number; allowed also where they are frozen.
 
         Where exactly that is in force nothing is made. What the gate lets pass waits for an operator from then on.
 
         Args:
             number: of the earlier release; by default the one that the present bundle took the place of.
+            by: who wants it, as the audit log names them.
 
         Raises:
             Problem: 404, there is none, or its bundle is no longer kept.
@@ -468,7 +474,7 @@ class Releases:
                     raise _changed()
                 kept = (row.calibration_blob, row.calibration_source)
                 made = await self._insert(
-                    connection, held, former, *kept, cause="roll-back", policy=held.release_policy or HELD
+                    connection, held, former, *kept, cause="roll-back", policy=held.release_policy or HELD, by=by
                 )
                 spent = await self._forget(connection)
             await self._settle(made, bundle, spent)
@@ -490,13 +496,14 @@ class Releases:
             self._metrics.release_refusals.inc()
             self._log.warning("a device refuses a release", number=number)
 
-    async def override(self, policy: Policy | None) -> Policy:
+    async def override(self, policy: Policy | None, *, by: str) -> Policy:
         """Follow a stricter policy than that of the settings, or (``None``) that of the settings again; also lifts
-        what a roll-back has held. Gives the one in force from now on.
+        what a roll-back has held. Gives the one in force from now on. ``by`` names who wants it in the audit log.
         """
         async with self._database.write() as connection:
             row = await store.held_deployment(connection)
             await connection.execute(update(deployment).values(release_policy=policy))
+            await audit.append(connection, self._clock(), by, "release-policy", policy=policy or "automatic")
         found = self._in_force(replace(row, release_policy=policy))
         self._log.info("release policy", policy=found)
         return found
@@ -508,6 +515,7 @@ class Releases:
         cause: Cause,
         evaluation: Evaluation | None,
         *,
+        by: str = audit.SERVER,
         judged: Judged | None = None,
         also: Also | None = None,
     ) -> Release:
@@ -556,7 +564,7 @@ class Releases:
                     fields = self._fields(bundle, model.round_id, evaluation)
                     lifts = cause == "operator" and held.release_policy == HELD
                     override = None if lifts else held.release_policy
-                    made = await self._insert(connection, held, fields, *kept, cause=cause, policy=override)
+                    made = await self._insert(connection, held, fields, *kept, cause=cause, policy=override, by=by)
                     spent += await self._forget(connection)
             self._drafts.settle()
             await self._settle(made, bundle, spent)
@@ -627,6 +635,7 @@ class Releases:
         *,
         cause: Cause,
         policy: str | None,
+        by: str,
     ) -> ReleaseRow:
         newest = await store.newest(connection, 1)
         number = newest[0].number + 1 if newest else 1
@@ -645,6 +654,17 @@ class Releases:
             kept=True,
         )
         await store.put_in_force(connection, row, policy)
+        await audit.append(
+            connection,
+            now,
+            by,
+            "release-made",
+            release=number,
+            replaces=release.replaces,
+            cause=cause,
+            model_version=release.model_version,
+            calibration=release.calibration,
+        )
         return row
 
     async def _forget(self, connection: AsyncConnection) -> tuple[str, ...]:

@@ -22,15 +22,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.errors import SettingsError
 from uvsdk.rest.problems import Problem
+from uvsdk_server.store import audit
 from uvsdk_server.store.rows import every, first
 from uvsdk_server.store.schema import tokens
 
-SCOPES: Final = ("operator", "verify", "enrol", "scores", "embeddings")
+SCOPES: Final = ("operator", "verify", "enrol", "scores", "embeddings", "audit")
 """What a token may do; it may have several.
 
 ``operator``: administer, and ask for decisions; ``verify``: ``POST /v1/verify`` and models; ``enrol``: register
 devices; ``scores``, beside ``verify``: be told scores and what was measured; ``embeddings``, beside ``verify``: send an
-embedding in place of a sample. The last two tell much more of a template, so an operator has neither unless named.
+embedding in place of a sample. These two tell much more of a template, so an operator has neither unless named.
+``audit``: read what was administered, measured and released, and change nothing.
 """
 
 DAY_S: Final = 86_400.0
@@ -44,8 +46,9 @@ _USER = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """What an enrolment token that was just used says: the hashed id it is for, ``None`` for anybody's."""
+    """What an enrolment token that was just used says: its id, and the hashed id it is for, ``None`` for anybody's."""
 
+    token_id: str
     user: str | None
 
 
@@ -55,6 +58,11 @@ class Bearer:
 
     token_id: str
     scopes: frozenset[str]
+
+    @property
+    def actor(self) -> str:
+        """As the audit log names whoever shows it."""
+        return audit.by_token(self.token_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,7 @@ async def create(
     *,
     label: str,
     now: float,
+    by: str,
     lifetime_s: float | None = None,
     max_uses: int | None = None,
     user: str | None = None,
@@ -91,6 +100,7 @@ async def create(
         scopes: of :data:`SCOPES`.
         label: what it is for.
         now: seconds since 1970.
+        by: who makes it, as the audit log names them.
         lifetime_s: until it expires; ``None`` for 90 days of an operator's, 30 of an enrolment token, and for ever.
         max_uses: devices that may register with it; ``None`` for one.
         user: hashed id of the one person whose devices may register with it.
@@ -113,6 +123,7 @@ async def create(
         raise SettingsError(f"a token lives longer than 0 s and at most 100 years, got {lifetime_s:g} s")
     token_id = secrets.token_hex(6)
     text = f"uvsdk_{token_id}_{secrets.token_urlsafe(32)}"
+    expires = None if lifetime_s is None else now + lifetime_s
     await connection.execute(
         insert(tokens).values(
             token_id=token_id,
@@ -120,12 +131,21 @@ async def create(
             scopes=write_scopes(chosen),
             label=label[:100],
             created=now,
-            expires=None if lifetime_s is None else now + lifetime_s,
+            expires=expires,
             max_uses=max_uses,
             user=user,
             uses=0,
             revoked=False,
         )
+    )
+    await audit.append(
+        connection,
+        now,
+        by,
+        "token-created",
+        token=token_id,
+        scopes=write_scopes(chosen),
+        expires_ms=None if expires is None else round(expires * 1000),
     )
     return text
 
@@ -135,9 +155,11 @@ async def list_tokens(connection: AsyncConnection) -> list[Token]:
     return await every(connection, Token, select(tokens).order_by(tokens.c.created))
 
 
-async def revoke(connection: AsyncConnection, token_id: str) -> bool:
-    """Revoke a token by its id; false where there is none."""
+async def revoke(connection: AsyncConnection, token_id: str, *, now: float, by: str) -> bool:
+    """Revoke a token by its id; false where there is none. ``now`` and ``by`` as of :func:`create`."""
     result = await connection.execute(update(tokens).where(tokens.c.token_id == token_id).values(revoked=True))
+    if result.rowcount == 1:
+        await audit.append(connection, now, by, "token-revoked", token=token_id)
     return result.rowcount == 1
 
 
@@ -160,7 +182,7 @@ async def spend(connection: AsyncConnection, text: str, user: str, now: float) -
     if row.max_uses is not None and row.uses >= row.max_uses:
         raise Problem("token-spent", "the enrolment token has no uses left; ask the operator for another")
     await connection.execute(update(tokens).where(tokens.c.token_id == row.token_id).values(uses=tokens.c.uses + 1))
-    return Enrolment(row.user)
+    return Enrolment(row.token_id, row.user)
 
 
 def write_scopes(scopes: frozenset[str]) -> str:

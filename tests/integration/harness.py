@@ -47,6 +47,7 @@ from uvsdk.templates.template import Template
 from uvsdk_server import Settings, create_app, tokens
 from uvsdk_server.commands import COMMANDS, Server
 from uvsdk_server.deployment import open_database
+from uvsdk_server.store import audit
 
 ROOT = Path(__file__).resolve().parents[2]
 PEPPER = b"integration tests"
@@ -208,6 +209,7 @@ class RunningServer:
                         scopes,
                         label="test",
                         now=time.time(),
+                        by=audit.COMMAND,
                         max_uses=10_000 if unbound and uses is None else uses,
                         lifetime_s=lifetime_s,
                         user=user,

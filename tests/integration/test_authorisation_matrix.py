@@ -46,7 +46,7 @@ REFUSALS = frozenset(
 
 OPERATORS = ("operator", "operator+all")
 VERIFIERS = ("verify", "verify+scores", "verify+embeddings", "verify+scores+embeddings")
-VALID_BEARERS = (*OPERATORS, *VERIFIERS, "enrol")
+VALID_BEARERS = (*OPERATORS, *VERIFIERS, "audit", "enrol")
 INVALID_BEARERS = ("garbage", "empty bearer", "basic", "revoked token", "expired token")
 MEMBERS = ("owner", "other", "unconfirmed", "pending", "revoked")
 BAD_SIGNATURES: Mapping[str, str] = {
@@ -86,9 +86,10 @@ def to_either(bearers: Outcomes, devices: Outcomes) -> Outcomes:
 
 ANYBODY: Outcomes = dict.fromkeys(CALLERS, PASSES)
 OPERATOR = to_bearers(*OPERATORS)
+AUDITOR = to_bearers(*OPERATORS, "audit")
 VERIFIER = to_bearers(*OPERATORS, *VERIFIERS)
 MEMBER = to_devices(owner=PASSES, other=PASSES, unconfirmed=PASSES)
-READER = to_either(VERIFIER, MEMBER)
+READER = to_either(to_bearers(*OPERATORS, *VERIFIERS, "audit"), MEMBER)
 OWN = to_devices(owner=PASSES, other="forbidden", unconfirmed=PASSES)
 OWN_AND_VOUCHED = to_devices(owner=PASSES, other="forbidden", unconfirmed="unconfirmed-device")
 OWNER_OR_OPERATOR = to_either(OPERATOR, OWN)
@@ -128,7 +129,7 @@ SERVER: Mapping[tuple[str, str], Outcomes] = {
     ("GET", "/v1/evaluations/current"): MEMBER,
     ("GET", "/v1/evaluations/{evaluation_id}/task"): MEMBER,
     ("PUT", "/v1/evaluations/{evaluation_id}/report"): {**MEMBER, "another body": PASSES},  # as of an update
-    ("GET", "/v1/evaluations"): OPERATOR,
+    ("GET", "/v1/evaluations"): AUDITOR,
     ("POST", "/v1/evaluations"): OPERATOR,
     ("POST", "/v1/training/resume"): OPERATOR,
     ("GET", "/v1/models/current"): READER,
@@ -140,7 +141,7 @@ SERVER: Mapping[tuple[str, str], Outcomes] = {
     ("GET", "/v1/releases"): READER,
     ("POST", "/v1/releases"): OPERATOR,
     ("GET", "/v1/releases/current"): READER,
-    ("GET", "/v1/releases/candidate"): OPERATOR,
+    ("GET", "/v1/releases/candidate"): AUDITOR,
     ("POST", "/v1/releases/roll-back"): OPERATOR,
     ("PUT", "/v1/releases/policy"): OPERATOR,
     ("GET", "/v1/releases/{number}"): READER,
@@ -149,9 +150,11 @@ SERVER: Mapping[tuple[str, str], Outcomes] = {
     ("POST", "/v1/verify"): VERIFIER,
     ("GET", "/v1/attempts"): OPERATOR,
     ("DELETE", "/v1/attempts/{whose}/{name}"): OPERATOR,
-    ("GET", "/v1/rounds"): OPERATOR,
-    ("GET", "/v1/training"): OPERATOR,
-    ("GET", "/metrics"): OPERATOR,
+    ("GET", "/v1/audit"): AUDITOR,
+    ("GET", "/v1/audit/head"): AUDITOR,
+    ("GET", "/v1/rounds"): AUDITOR,
+    ("GET", "/v1/training"): AUDITOR,
+    ("GET", "/metrics"): AUDITOR,
 }
 
 CHANGES: Mapping[tuple[str, str], str] = {
@@ -217,6 +220,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             "verify+scores": server.token("verify", "scores"),
             "verify+embeddings": server.token("verify", "embeddings"),
             "verify+scores+embeddings": server.token("verify", *every),
+            "audit": server.token("audit"),
             "enrol": server.token("enrol"),
             "garbage": "nonsense",
             "empty bearer": "",

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -29,7 +30,7 @@ from uvsdk.scoring import Decision, Threshold
 from uvsdk.templates.attempts import Attempts, RetryPolicy
 from uvsdk_server.attempts import AttemptGate
 from uvsdk_server.monitoring import Metrics
-from uvsdk_server.store import counts, schema
+from uvsdk_server.store import audit, counts, schema
 from uvsdk_server.store.counts import Subject
 from uvsdk_server.store.database import Database
 
@@ -271,10 +272,13 @@ def test_disabled_until_the_operator_resets_it(sqlite: str) -> None:
             setting.clock.now_s += 1e9
             with pytest.raises(DisabledError, match="operator"):
                 await setting.ask(True)
+            reset = partial(counts.reset, mark=lambda _: "m" * 32, now=0.0, by=audit.COMMAND)
             async with setting.database.write() as connection:
-                assert await counts.reset(connection, Subject(user=USER))
-                assert not await counts.reset(connection, Subject(user=USER))
-                assert not await counts.reset(connection, PAIR)
+                assert await reset(connection, Subject(user=USER))
+                assert not await reset(connection, Subject(user=USER))
+                assert not await reset(connection, PAIR)
+                (entry,) = await audit.listed(connection)  # what changed nothing is not told
+            assert (entry.action, entry.subject) == ("attempts-reset", "m" * 32)
             assert await setting.ask(True)
 
     asyncio.run(check())

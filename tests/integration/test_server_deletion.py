@@ -28,7 +28,7 @@ from uvsdk_server.freshness import Freshness
 from uvsdk_server.keys import KeyFolder
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.shielding import to_its_end
-from uvsdk_server.store import ledger, schema
+from uvsdk_server.store import audit, ledger, schema
 from uvsdk_server.store.database import Database
 from uvsdk_server.store.traces import hold
 
@@ -269,13 +269,13 @@ def test_a_deletion_goes_on_without_its_caller(tmp_path: Path) -> None:
             async with served.database.write() as connection:
                 await connection.execute(insert(schema.users).values(user=user, created=0.0, admitted=False))
             former = served.keys.files.state_key_id
-            canceller.task = asyncio.create_task(served.deletions.delete(user))
+            canceller.task = asyncio.create_task(served.deletions.delete(user, by=audit.COMMAND))
             with pytest.raises(asyncio.CancelledError):
                 await canceller.task
             assert served.keys.files.state_key_id != former
             with pytest.raises(StoreError):
                 served.keys.files.user(user)
-            assert (await served.deletions.delete(user)).complete
+            assert (await served.deletions.delete(user, by=audit.COMMAND)).complete
         finally:
             await served.close()
         again = await Deployment.open(

@@ -28,7 +28,7 @@ from uvsdk.rest.problems import Problem
 from uvsdk.templates.attempts import Attempts, Recent
 from uvsdk_server import tokens
 from uvsdk_server.keys import AtRest
-from uvsdk_server.store import counts, ledger, roster, rows, schema
+from uvsdk_server.store import audit, counts, ledger, roster, rows, schema
 from uvsdk_server.store.blobs import Blobs
 from uvsdk_server.store.database import Database
 
@@ -192,7 +192,7 @@ def test_scopes_that_do_not_go_together(tmp_path: Path, scopes: list[str], match
         url = f"sqlite+aiosqlite:///{tmp_path}/store.sqlite3"
         async with migrated(url) as database, database.write() as connection:
             with pytest.raises(SettingsError, match=match):
-                await tokens.create(connection, scopes, label="", now=0.0)
+                await tokens.create(connection, scopes, label="", now=0.0, by=audit.SERVER)
 
     asyncio.run(check())
 
@@ -222,7 +222,9 @@ def test_writers_take_turns(url: str) -> None:
     async def check() -> None:
         async with migrated(url) as database:
             async with database.write() as connection:
-                token = await tokens.create(connection, ["enrol"], label="", now=0.0, max_uses=20, unbound=True)
+                token = await tokens.create(
+                    connection, ["enrol"], label="", now=0.0, by=audit.SERVER, max_uses=20, unbound=True
+                )
 
             async def use() -> None:
                 async with database.write() as connection:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from uvsdk.rest.problems import Problem
 from uvsdk.templates.attempts import wait_s
-from uvsdk_server.authentication import Served, operator
+from uvsdk_server.authentication import Operator, Served, operator
 from uvsdk_server.store import counts
 from uvsdk_server.store.counts import Subject, Whose
 
@@ -71,7 +71,10 @@ async def get_attempts(served: Served, limit: Annotated[int, Query(ge=1, le=500)
 
 @router.delete("/v1/attempts/{whose}/{name}", status_code=204)
 async def delete_attempts(
-    served: Served, whose: Whose, name: Annotated[str, Path(pattern="^[0-9a-f]{1,64}(:[0-9a-f]{64})?$")]
+    served: Served,
+    shown: Operator,
+    whose: Whose,
+    name: Annotated[str, Path(pattern="^[0-9a-f]{1,64}(:[0-9a-f]{64})?$")],
 ) -> None:
     """Forget them, once the person has been identified in another way; doing it again is fine.
 
@@ -82,4 +85,4 @@ async def delete_attempts(
     except ValueError as error:
         raise Problem("invalid-request", str(error)) from error
     async with served.database.write() as connection:
-        await counts.reset(connection, subject)
+        await counts.reset(connection, subject, served.keys.files.mark, now=served.now(), by=shown.actor)

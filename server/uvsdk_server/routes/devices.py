@@ -13,7 +13,7 @@ import hashlib
 from typing import Annotated
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, Field
 
 from uvsdk.errors import SealError
@@ -22,6 +22,7 @@ from uvsdk.rest.problems import Problem
 from uvsdk_server import problems, tokens
 from uvsdk_server.authentication import (
     KnownDevice,
+    Operator,
     Served,
     fresh_claim,
     known_device,
@@ -171,7 +172,7 @@ async def get_devices(
 @router.post("/v1/devices/{device_id}/approval", status_code=204, responses=problems.responses(404, 409))
 async def post_approval(served: Served, request: Request, device_id: DeviceId) -> None:
     """Let a device that waits act for its user; by an active device of the same user, or by the operator."""
-    await served.people.approve(device_id, by=await speaks_for(request))
+    await served.people.approve(device_id, by=await speaks_for(request), now=served.now())
 
 
 @router.put("/v1/devices/{device_id}/keys", status_code=204, responses=problems.responses(409))
@@ -191,7 +192,7 @@ async def put_keys(served: Served, device: KnownDevice, body: RotationRequest, d
         rotation.check(proof)
     except (binascii.Error, ValueError, SealError) as error:
         raise Problem("bad-signature", "the proof is not by the new signing key, for this very device") from error
-    await served.people.rotate(device, rotation)
+    await served.people.rotate(device, rotation, served.now())
 
 
 @router.delete("/v1/devices/{device_id}", status_code=204, responses=problems.responses(404))
@@ -201,17 +202,16 @@ async def delete_device(served: Served, request: Request, device_id: DeviceId) -
     Its user stays, with template and class vector. Doing it again is fine.
     """
     if request.headers.get("authorization"):
-        await operator(request)
-        await served.people.revoke(device_id, by=None)
+        await served.people.revoke(device_id, by=await operator(request), now=served.now())
         return
     device = await known_device(request)
     if device.device_id != device_id:
         check_active(device.state)
-    await served.people.revoke(device_id, by=device)
+    await served.people.revoke(device_id, by=device, now=served.now())
 
 
-@router.post("/v1/enrolment-tokens", status_code=201, dependencies=[Depends(operator)])
-async def post_enrolment_token(served: Served, body: EnrolmentTokenRequest) -> EnrolmentTokenAnswer:
+@router.post("/v1/enrolment-tokens", status_code=201)
+async def post_enrolment_token(served: Served, shown: Operator, body: EnrolmentTokenRequest) -> EnrolmentTokenAnswer:
     """Make an enrolment token for one person, as ``uvsdk token create --scope enrol --user`` does."""
     async with served.database.write() as connection:
         token = await tokens.create(
@@ -219,6 +219,7 @@ async def post_enrolment_token(served: Served, body: EnrolmentTokenRequest) -> E
             ["enrol"],
             label=body.label,
             now=served.now(),
+            by=shown.actor,
             lifetime_s=body.days * tokens.DAY_S,
             max_uses=body.uses,
             user=body.user,

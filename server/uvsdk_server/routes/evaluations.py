@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from uvsdk.federation.messages import EvaluationHeader
 from uvsdk_server import observer, problems
-from uvsdk_server.authentication import ClaimedDevice, Served, SignedDevice, check_body, operator
+from uvsdk_server.authentication import ClaimedDevice, Operator, Served, SignedDevice, auditor, check_body
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.store import evaluations as store
 from uvsdk_server.store.rows import EvaluationRow
@@ -125,7 +125,7 @@ async def put_report(served: Served, device: ClaimedDevice, request: Request, ev
     return Response(status_code=201 if new else 200, background=answered)
 
 
-@router.get("/v1/evaluations", dependencies=[Depends(operator)])
+@router.get("/v1/evaluations", dependencies=[Depends(auditor)])
 async def get_evaluations(
     served: Served,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
@@ -138,16 +138,16 @@ async def get_evaluations(
     return EvaluationsAnswer(evaluations=page, next_before=page[-1].evaluation_id if len(rows) > limit else None)
 
 
-@router.post("/v1/evaluations", status_code=202, dependencies=[Depends(operator)], responses=problems.responses(409))
-async def post_evaluation(served: Served) -> EvaluationListing:
+@router.post("/v1/evaluations", status_code=202, responses=problems.responses(409))
+async def post_evaluation(served: Served, shown: Operator) -> EvaluationListing:
     """Have the candidate evaluated once no round is open; gives the evaluation, or the one that is under way."""
-    return EvaluationListing.of(await served.evaluations.request())
+    return EvaluationListing.of(await served.evaluations.request(shown.actor))
 
 
-@router.post("/v1/training/resume", status_code=204, dependencies=[Depends(operator)])
-async def post_resume(served: Served) -> None:
+@router.post("/v1/training/resume", status_code=204)
+async def post_resume(served: Served, shown: Operator) -> None:
     """Let training go on where it has stopped by itself; doing it again, or where it has not, changes nothing."""
-    await served.evaluations.resume()
+    await served.evaluations.resume(shown.actor)
 
 
 def _answer(header: EvaluationHeader, served: Deployment) -> EvaluationAnswer:

@@ -17,7 +17,7 @@ from uvsdk.rest.problems import Problem
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.record import MAGICS, from_bytes
 from uvsdk_server import problems
-from uvsdk_server.authentication import Served, operator, reader
+from uvsdk_server.authentication import Operator, Served, reader
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.models import Download
 
@@ -97,11 +97,14 @@ async def get_control(served: Served, version: Version) -> Response:
 @router.put(
     "/v1/models/{version}/calibration",
     status_code=204,
-    dependencies=[Depends(operator)],
     responses=problems.responses(404, 409),
 )
 async def put_calibration(
-    served: Served, request: Request, version: Version, uvsdk_source: Annotated[str | None, Header()] = None
+    served: Served,
+    shown: Operator,
+    request: Request,
+    version: Version,
+    uvsdk_source: Annotated[str | None, Header()] = None,
 ) -> None:
     """Impostor scores of this version, raw little-endian float32, and whose recordings they are (``UVSDK-Source``); or
     a calibration as a bundle holds it (``calibration.bin``), which says so itself.
@@ -115,7 +118,8 @@ async def put_calibration(
         version = (await served.releases.row()).model_version
     elif version == "candidate":
         version = served.models.candidate.version
-    await served.releases.calibrate(version, _calibration(served, body, version, uvsdk_source))
+    calibration = _calibration(served, body, version, uvsdk_source)
+    await served.releases.calibrate(version, calibration, by=shown.actor)
 
 
 def _calibration(served: Deployment, body: bytes, version: str, source: str | None) -> Calibration:

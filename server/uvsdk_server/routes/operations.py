@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from uvsdk.rest.problems import Problem
 from uvsdk_server import problems
-from uvsdk_server.authentication import Served, operator
+from uvsdk_server.authentication import Served, auditor
 from uvsdk_server.evaluators import Evaluators
 from uvsdk_server.store import evaluations, ledger
 
@@ -72,7 +72,7 @@ class RoundsAnswer(BaseModel):
     next_before: int | None
 
 
-@router.get("/v1/rounds", dependencies=[Depends(operator)])
+@router.get("/v1/rounds", dependencies=[Depends(auditor)])
 async def get_rounds(
     served: Served,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
@@ -109,7 +109,7 @@ class TrainingAnswer(BaseModel):
     report: dict[str, str | int | float | bool | None]
 
 
-@router.get("/v1/training", dependencies=[Depends(operator)])
+@router.get("/v1/training", dependencies=[Depends(auditor)])
 async def get_training(served: Served) -> TrainingAnswer:
     """What is being trained, and what its algorithm reports."""
     training = served.training
@@ -139,7 +139,7 @@ async def get_training(served: Served) -> TrainingAnswer:
 
 @router.get("/metrics", response_class=Response)
 async def get_metrics(served: Served, request: Request) -> Response:
-    """Prometheus metrics; needs an operator's token unless the settings make them public."""
+    """Prometheus metrics; needs an operator's or auditor's token unless the settings make them public."""
     if not served.settings.metrics_public:
-        await operator(request)
+        await auditor(request)
     return Response(generate_latest(served.metrics.registry), media_type=CONTENT_TYPE_LATEST)

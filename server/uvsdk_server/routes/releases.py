@@ -13,7 +13,7 @@ from starlette.responses import Response
 from uvsdk.records.codec import unpack
 from uvsdk.release.record import Calibrator, Policy, Release
 from uvsdk_server import problems
-from uvsdk_server.authentication import Served, SignedDevice, operator, reader
+from uvsdk_server.authentication import Operator, Served, SignedDevice, auditor, reader
 from uvsdk_server.bodies import StrictRoute
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.releases import Candidate
@@ -201,15 +201,15 @@ async def get_releases(
     return ReleasesAnswer(releases=page, in_force=current.number, next_before=more)
 
 
-@router.post("/v1/releases", status_code=201, dependencies=[Depends(operator)], responses=problems.responses(404, 409))
-async def post_release(served: Served, body: Promotion) -> ReleaseAnswer:
+@router.post("/v1/releases", status_code=201, responses=problems.responses(404, 409))
+async def post_release(served: Served, shown: Operator, body: Promotion) -> ReleaseAnswer:
     """Release a model version. Where exactly it verifies already nothing is made, and that release is answered.
 
     Answered 409 ``release-frozen`` where nothing new is released, ``uncalibrated`` where there are no impostor scores
     of it and what verifies now has some.
     """
     version = served.models.candidate.version if body.model_version == "candidate" else body.model_version
-    release = await served.releases.promote(version)
+    release = await served.releases.promote(version, by=shown.actor)
     return await _answer(served, release.number)
 
 
@@ -219,28 +219,27 @@ async def get_current_release(served: Served) -> ReleaseAnswer:
     return await _answer(served, None)
 
 
-@router.get("/v1/releases/candidate", dependencies=[Depends(operator)])
+@router.get("/v1/releases/candidate", dependencies=[Depends(auditor)])
 async def get_release_candidate(served: Served) -> CandidateAnswer:
     """What training goes on from, what the gate last said of it, and why it is not released."""
     return CandidateAnswer.of(await served.releases.candidate())
 
 
-@router.post(
-    "/v1/releases/roll-back", status_code=201, dependencies=[Depends(operator)], responses=problems.responses(404)
-)
-async def post_roll_back(served: Served, body: RollBack) -> ReleaseAnswer:
+@router.post("/v1/releases/roll-back", status_code=201, responses=problems.responses(404))
+async def post_roll_back(served: Served, shown: Operator, body: RollBack) -> ReleaseAnswer:
     """Release what an earlier release was, bit for bit, under a new number; also where releases are frozen.
 
     What the gate lets pass waits for an operator's promotion from then on.
     """
-    release = await served.releases.roll_back(body.number)
+    release = await served.releases.roll_back(body.number, by=shown.actor)
     return await _answer(served, release.number)
 
 
-@router.put("/v1/releases/policy", dependencies=[Depends(operator)])
-async def put_policy(served: Served, body: PolicyBody) -> PolicyAnswer:
+@router.put("/v1/releases/policy")
+async def put_policy(served: Served, shown: Operator, body: PolicyBody) -> PolicyAnswer:
     """Follow a stricter policy than that of the settings, or theirs again; this also lifts what a roll-back held."""
-    return PolicyAnswer(policy=await served.releases.override(None if body.policy == "automatic" else body.policy))
+    chosen = None if body.policy == "automatic" else body.policy
+    return PolicyAnswer(policy=await served.releases.override(chosen, by=shown.actor))
 
 
 @router.get("/v1/releases/{number}", dependencies=[Depends(reader)], responses=problems.responses(404))

@@ -83,8 +83,8 @@ async def delete_user(served: Served, request: Request, user: User) -> Response:
     database under way, the answer is 202 with the deletion's state: it is irrevocable, goes on by itself, and
     ``GET /v1/deletions/ID`` tells when it is complete.
     """
-    await owner_or_operator(request, user)
-    deletion = await served.deletions.delete(user)
+    by = await owner_or_operator(request, user)
+    deletion = await served.deletions.delete(user, by=by.actor)
     if deletion.complete:
         return Response(status_code=204)
     headers = {"Location": f"/v1/deletions/{deletion.deletion_id}", "Retry-After": "5"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, and_, delete, insert, or_, select, text, t
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from uvsdk.templates.attempts import DAY_S, Attempts, Recent
+from uvsdk_server.store import audit
 from uvsdk_server.store.rows import every
 from uvsdk_server.store.schema import attempts, users
 
@@ -102,10 +103,19 @@ async def write(connection: AsyncConnection, changed: Mapping[Subject, Attempts]
         await connection.execute(insert(attempts), rows)
 
 
-async def reset(connection: AsyncConnection, subject: Subject) -> bool:
+async def reset(
+    connection: AsyncConnection, subject: Subject, mark: Callable[[str], str], *, now: float, by: str
+) -> bool:
     """Forget a subject's failures; false where there were none. A person's are those at every caller as well.
 
     That a caller is known for a person stays.
+
+    Args:
+        connection: in a transaction that writes.
+        subject: whose failures.
+        mark: gives the audit log's mark of a hashed user id.
+        now: seconds since 1970.
+        by: who does it, as the audit log names them.
     """
     await serialise(connection)
     mine = and_(attempts.c.caller == subject.caller, attempts.c.user == subject.user)
@@ -114,6 +124,10 @@ async def reset(connection: AsyncConnection, subject: Subject) -> bool:
     counted = or_(attempts.c.failures > 0, attempts.c.unusable > 0, attempts.c.day_level > 0)
     nothing = {"failures": 0, "unusable": 0, "hour_level": 0.0, "day_level": 0.0}
     result = await connection.execute(update(attempts).where(mine, counted).values(**nothing))
+    if result.rowcount > 0:
+        whom = mark(subject.user) if subject.user else ""
+        told = {"whose": subject.whose, "caller": subject.caller}
+        await audit.append(connection, now, by, "attempts-reset", subject=whom, **told)
     return result.rowcount > 0
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from uvsdk_server.store import course, ledger
+from uvsdk_server.store import audit, course, ledger
 from uvsdk_server.store.rows import EvaluationRow, EvaluationState, ReportRow, Respondent, every, first
 from uvsdk_server.store.schema import deployment, devices, evaluations, reports, users
 
@@ -54,8 +54,11 @@ async def add(connection: AsyncConnection, new: EvaluationRow) -> None:
     await connection.execute(insert(evaluations).values(**asdict(new)))
 
 
-async def request(connection: AsyncConnection, impostors: str, now: float) -> EvaluationRow:
-    """Ask for an evaluation as soon as no round is open; gives it, or the one that is under way."""
+async def request(connection: AsyncConnection, impostors: str, now: float, *, by: str) -> EvaluationRow:
+    """Ask for an evaluation as soon as no round is open; gives it, or the one that is under way.
+
+    ``by`` is who asks, as the audit log names them.
+    """
     row = await newest(connection)
     if row is not None and row.state not in ("closed", "failed"):
         return row
@@ -80,14 +83,20 @@ async def request(connection: AsyncConnection, impostors: str, now: float) -> Ev
         summary=None,
     )
     await add(connection, new)
+    await audit.append(connection, now, by, "evaluation-requested", evaluation=new.evaluation_id)
     return new
 
 
-async def resume(connection: AsyncConnection) -> bool:
-    """Let training go on; the evaluations so far no longer count against it. False where it has not stopped."""
+async def resume(connection: AsyncConnection, now: float, *, by: str) -> bool:
+    """Let training go on; the evaluations so far no longer count against it. False where it has not stopped.
+
+    ``by`` is who says so, as the audit log names them.
+    """
     stopped = (await connection.execute(select(deployment.c.stopped))).scalar_one()
     await stop_training(connection, None)
     await course.forgive(connection)
+    if stopped is not None:
+        await audit.append(connection, now, by, "training-resumed")
     return stopped is not None
 
 

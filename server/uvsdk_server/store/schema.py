@@ -299,5 +299,20 @@ deletions = Table(
     Column("sealed", LargeBinary),
 )
 
+audit = Table(
+    "audit",
+    metadata,
+    # Triggers of the migration let nobody change or delete a row.
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("actor", String(40), nullable=False),
+    Column("action", String(40), nullable=False),
+    # A mark under a person's own key; empty where it is about nobody.
+    Column("subject", String(32), nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("digest", String(64), nullable=False),
+    Index(None, "subject"),
+)
+
 PERSONAL = tuple(table for table in reversed(metadata.sorted_tables) if "user" in table.c)
 """Tables whose rows belong to a user, named in the column ``user``: children first."""
