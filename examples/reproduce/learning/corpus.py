@@ -17,7 +17,7 @@ import csv
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 import soundfile
@@ -27,7 +27,7 @@ from scipy.signal import butter, fftconvolve, sosfilt
 from examples.demo import data as demo
 from examples.reproduce import data
 from uvsdk import modality
-from uvsdk.arrays import Float32
+from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
 from uvsdk.bundle.frozen import FrozenPart
 from uvsdk.errors import SampleError
@@ -44,35 +44,57 @@ _FROZEN = 1024
 """Numbers that the frozen layers give: mean and deviation over time of 512 channels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Person:
-    """Float32 (n, 1024) each: what the frozen layers made of the samples that enrol, and of the probes."""
-
-    enrol: Float32
-    probes: Float32
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class Person(Generic[Made]):
+    """What was made of the samples that enrol, and of the probes: rows of the frozen layers, float32 (n, 1024), or
+    each sample's features.
+    """
+
+    enrol: Made
+    probes: Made
+
+
+@dataclass(frozen=True, slots=True)
+class Split(Generic[Made]):
     """Who trains, who only evaluates, and who does neither."""
 
-    train: Mapping[str, Person]
-    evaluate: Mapping[str, Person]
-    strangers: Mapping[str, Person]
+    train: Mapping[str, Person[Made]]
+    evaluate: Mapping[str, Person[Made]]
+    strangers: Mapping[str, Person[Made]]
 
 
-def load(domain: str) -> dict[str, Person]:
-    """Everybody of :data:`DOMAINS`."""
+def load(domain: str) -> dict[str, Person[Float32]]:
+    """What the frozen layers made of everybody of :data:`DOMAINS`."""
     kept = data.cache() / f"learning {domain}.npz"
     if not kept.exists():
-        made = _embedded(DOMAINS[domain]())
+        made = _embedded(domain)
         np.savez(kept, **{f"{name}/{part}": getattr(made[name], part) for name in made for part in ("enrol", "probes")})
     with np.load(kept) as archive:
         names = sorted({key.rpartition("/")[0] for key in archive.files})
         return {name: Person(archive[f"{name}/enrol"], archive[f"{name}/probes"]) for name in names}
 
 
-def split(people: Mapping[str, Person], seed: int, *, trainers: int, evaluators: int) -> Split:
+def prepared(domain: str, model: Bundle) -> dict[str, Person[tuple[Array, ...]]]:
+    """Everybody's features, of the samples that ``model`` takes; nothing of it is kept."""
+    reader = modality.get("voice")
+
+    def features(samples: Sequence[Sample]) -> tuple[Array, ...]:
+        found = []
+        for sample in samples:
+            try:
+                found.append(reader.prepare(sample, model, capture=Capture(quality="off")).features)
+            except SampleError:
+                continue
+        return tuple(found)
+
+    made = {name: Person(features(enrol), features(probes)) for name, enrol, probes in DOMAINS[domain]()}
+    return {name: person for name, person in made.items() if len(person.enrol) > 1 and person.probes}
+
+
+def split(people: Mapping[str, Person[Made]], seed: int, *, trainers: int, evaluators: int) -> Split[Made]:
     """The first ``trainers`` people of the order that ``seed`` draws train, the next ``evaluators`` only evaluate, and
     the others are strangers, with those who never train.
     """
@@ -80,7 +102,7 @@ def split(people: Mapping[str, Person], seed: int, *, trainers: int, evaluators:
     names = sorted(set(people) - set(apart))
     order = [names[place] for place in np.random.default_rng([9000, seed]).permutation(len(names)).tolist()]
 
-    def of(chosen: Sequence[str]) -> dict[str, Person]:
+    def of(chosen: Sequence[str]) -> dict[str, Person[Made]]:
         return {name: people[name] for name in sorted(chosen)}
 
     end = trainers + evaluators
@@ -142,7 +164,7 @@ def _librispeech(domain: str) -> _Samples:
         paths.setdefault((row["split"].startswith("cohort"), row["speaker"]), []).append(row["path"])
     several = {speaker for alone, speaker in paths if not alone}
 
-    def heard(path: str, places: Iterable[int]) -> list[Sample]:
+    def pieces(path: str, places: Iterable[int]) -> list[Sample]:
         pcm, rate = soundfile.read(folder / path, dtype="float32")
         length, found = int(_PIECE_S * rate), list[Sample]()
         for place in places:
@@ -156,11 +178,11 @@ def _librispeech(domain: str) -> _Samples:
 
     for (alone, speaker), found in sorted(paths.items()):
         if not alone:
-            enrol = [sample for path in found[:_UTTERANCES] for sample in heard(path, (0,))]
+            enrol = [sample for path in found[:_UTTERANCES] for sample in pieces(path, (0,))]
             chosen = found[_UTTERANCES : _UTTERANCES + _PROBES]
-            yield f"{STRANGER} {speaker}", enrol, [sample for path in chosen for sample in heard(path, (0,))[:1]]
+            yield f"{STRANGER} {speaker}", enrol, [sample for path in chosen for sample in pieces(path, (0,))[:1]]
         elif speaker not in several:
-            yield speaker, heard(found[0], (0, 1)), heard(found[0], (2,))
+            yield speaker, pieces(found[0], (0, 1)), pieces(found[0], (2,))
 
 
 def _letters() -> _Samples:
@@ -197,22 +219,15 @@ def bundle() -> Bundle:
     return export_bundle(whole, preprocessing={"minimum_speech_s": 0.2})
 
 
-def _embedded(people: _Samples) -> dict[str, Person]:
+def _embedded(domain: str) -> dict[str, Person[Float32]]:
     model = bundle()
-    part, reader = FrozenPart(model), modality.get("voice")
+    part = FrozenPart(model)
 
-    def rows(samples: Sequence[Sample]) -> Float32:
-        found = []
-        for sample in samples:
-            try:
-                features = reader.prepare(sample, model, capture=Capture(quality="off")).features
-            except SampleError:
-                continue
-            found.append(part(features, crops=0).inference.mean(axis=0))
+    def rows(samples: Sequence[Array]) -> Float32:
+        found = [part(features, crops=0).inference.mean(axis=0) for features in samples]
         return np.array(found, np.float32).reshape(len(found), _FROZEN)
 
-    made = {name: Person(rows(enrol), rows(probes)) for name, enrol, probes in people}
-    return {name: person for name, person in made.items() if len(person.enrol) > 1 and len(person.probes)}
+    return {name: Person(rows(person.enrol), rows(person.probes)) for name, person in prepared(domain, model).items()}
 
 
 if __name__ == "__main__":

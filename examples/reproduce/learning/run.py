@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from torch import nn
 
 from examples.reproduce.learning import corpus
-from examples.reproduce.learning.corpus import Person, Split
+from examples.reproduce.learning.corpus import Made, Person, Split
 from examples.reproduce.learning.figures import Trials, changes
 from examples.reproduce.record import Row, append, has
 from uvsdk.arrays import Float32, Float64
@@ -81,7 +82,7 @@ PLANS = (
     *(Plan(domain, "fedaws", 20, 40) for domain in _BROAD if domain != "telephone"),
     Plan("telephone", "fedaws", 100, 40, "last layer"),
     Plan("telephone", "feduv", 100, 40, "255"),
-    *(Plan("far field", name, 100, 40) for name in _METHODS),
+    *(Plan(domain, name, 100, 40) for domain in ("far field", "codec") for name in _METHODS),
 )
 
 _Parties = dict[str, Trials]
@@ -112,10 +113,12 @@ class Laboratory:
         return made
 
 
-def trials(split: Split, embed: Callable[[Float32], Float64], templates: Mapping[str, Float64]) -> _Parties:
+def trials(
+    split: Split[Made], embed: Callable[[Made], Float64], templates: Mapping[str, Float64] = MappingProxyType({})
+) -> _Parties:
     """Of the model as it is, by :data:`PARTIES`; ``templates`` are those that an algorithm put in place of means."""
 
-    def enrolled(people: Mapping[str, Person]) -> dict[str, Float64]:
+    def enrolled(people: Mapping[str, Person[Made]]) -> dict[str, Float64]:
         means = {name: embed(person.enrol).mean(axis=0) for name, person in people.items()}
         found = {name: mean / np.linalg.norm(mean) for name, mean in means.items()}
         return {name: templates.get(name, found[name]) for name in found}
@@ -145,49 +148,56 @@ def run(plan: Plan, seed: int, laboratory: Laboratory) -> tuple[dict[str, _Parti
         unit: Float64 = raw / np.linalg.norm(raw, axis=1, keepdims=True)
         return unit
 
-    def views(person: Person) -> tuple[FrozenViews, ...]:
+    def views(person: Person[Float32]) -> tuple[FrozenViews, ...]:
         return tuple(FrozenViews(row[None], row[None]) for row in prepare(person.enrol))
 
     devices = Frozen({name: views(person) for name, person in {**people.train, **people.evaluate}.items()})
     simulation = Simulation(config, trunk, devices, evaluators=frozenset(people.evaluate))
-    found, started = {"frozen": trials(people, embed, {})}, time.perf_counter()
-    told = plan.evaluators and simulation.method.impostors in SUMMED
+    return trained(simulation, people, embed)
+
+
+def trained(
+    simulation: Simulation, people: Split[Made], embed: Callable[[Made], Float64]
+) -> tuple[dict[str, _Parties], dict[str, float]]:
+    """Train to the end: trials of each state of the model by name, and what it took.
+
+    ``embed`` is what ``simulation.trunk``, as it is at the time, makes of somebody's samples.
+    """
+    found, started = {"frozen": trials(people, embed)}, time.perf_counter()
+    told = people.evaluate and simulation.method.impostors in SUMMED
     evaluations = Evaluations(simulation) if told else None
-    if evaluations is not None and plan.head in _CENTRED:
-        found["centred"] = trials(people, embed, {})
+    if evaluations is not None and any(isinstance(layer, Affine) for layer in simulation.trunk.modules()):
+        found["centred"] = trials(people, embed)
     simulation.run(on_round=evaluations)
     kept = {
         name: memory[TEMPLATE].astype(np.float64) for name, memory in simulation.memories.items() if TEMPLATE in memory
     }
-    found[plan.algorithm] = trials(people, embed, kept)
+    algorithm = simulation.config.algorithm
+    found[algorithm] = trials(people, embed, kept)
     facts = {"rounds": simulation.committed, "upload": 4 * len(simulation.theta), "strangers": len(people.strangers)}
     if evaluations is not None:
-        backbones.unflatten(trunk, evaluations.released)
-        found[f"{plan.algorithm}, released"] = trials(people, embed, {})
+        backbones.unflatten(simulation.trunk, evaluations.released)
+        found[f"{algorithm}, released"] = trials(people, embed)
         facts |= {"returns": evaluations.returns, "releases": evaluations.releases}
     return found, {**facts, "seconds": time.perf_counter() - started}
 
 
-def rows_of(plan: Plan, seeds: int, laboratory: Laboratory) -> list[Row]:
-    """Means and intervals of all seeds under seed -1, and what each training took."""
+def rows_of(setting: str, algorithm: str, runs: Iterable[tuple[dict[str, _Parties], dict[str, float]]]) -> list[Row]:
+    """Means and intervals of all seeds under seed -1, and what each training took; ``runs`` are those of seed 0 on."""
     rows, states = list[Row](), dict[str, dict[str, list[Trials]]]()
-    for seed in range(seeds):
-        found, facts = run(plan, seed, laboratory)
+    for seed, (found, facts) in enumerate(runs):
         units = {"upload": "bytes", "seconds": "seconds"}
-        rows += [
-            Row(plan.algorithm, plan.setting, seed, name, value, units.get(name, "count"))
-            for name, value in facts.items()
-        ]
+        rows += [Row(algorithm, setting, seed, name, value, units.get(name, "count")) for name, value in facts.items()]
         for state, parties in found.items():
             for party, each in parties.items():
                 states.setdefault(state, {}).setdefault(party, []).append(each)
                 fnmr = each.fnmr(np.ones(len(each.names), np.int64))
-                rows.append(Row(state, plan.setting, seed, f"fnmr_{party}", 100 * fnmr, "percent"))
-                rows.append(Row(state, plan.setting, seed, f"eer_{party}", 100 * each.eer, "percent"))
+                rows.append(Row(state, setting, seed, f"fnmr_{party}", 100 * fnmr, "percent"))
+                rows.append(Row(state, setting, seed, f"eer_{party}", 100 * each.eer, "percent"))
     for party in PARTIES:
         for state, told in changes({name: found[party] for name, found in states.items()}).items():
             for name in ("fnmr", "eer", "fallen", "low", "high"):
-                rows.append(Row(state, plan.setting, -1, f"{name}_{party}", getattr(told, name), "percent"))
+                rows.append(Row(state, setting, -1, f"{name}_{party}", getattr(told, name), "percent"))
     return rows
 
 
@@ -205,7 +215,7 @@ def main() -> None:
             continue
         if has(arguments.output, plan.algorithm, plan.setting, -1):
             continue
-        rows = rows_of(plan, arguments.seeds, laboratory)
+        rows = rows_of(plan.setting, plan.algorithm, (run(plan, seed, laboratory) for seed in range(arguments.seeds)))
         # What the start is does not depend on the method, and is written once.
         kept = [row for row in rows if row.method not in ("frozen", "centred") or plan.algorithm in ("fedaws", "feduv")]
         append(arguments.output, kept)

@@ -41,7 +41,8 @@ def _cell(known: dict[tuple[str, str, str], float], setting: str, method: str, p
         known[setting, method, f"{name}_{party}"] for name in ("fnmr", "eer", "fallen", "low", "high")
     )
     rates = f"{fnmr:.1f}, {eer:.1f}"
-    if method == "frozen" or math.isnan(low):
+    # Of a frozen encoder that never errs nothing can be gone.
+    if method == "frozen" or math.isnan(low) or not known[setting, "frozen", f"fnmr_{party}"]:
         return rates
     return f"{rates} ({-fallen:+.0f} %: {-high:+.0f} to {-low:+.0f})"
 
