@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -19,6 +20,9 @@ from uvsdk_device.keystore import EncryptedStore
 from uvsdk_device.records import disk_errors
 
 _VERSION = re.compile(r"[0-9a-f]{64}")
+
+_FileState: TypeAlias = tuple[int, int, int]
+"""Of a file: inode, bytes, and when it was written, ns."""
 
 
 class Models:
@@ -44,6 +48,21 @@ class Models:
         self._connection = connection
         self._signing_key = signing_key
         self._known = known
+        self._opened: tuple[Path, _FileState, Bundle] | None = None
+
+    def opened(self, path: Path) -> Bundle:
+        """A bundle on the disk that the server has signed; the one asked for last is read again only where its file has
+        changed, for a device asks between any two rounds.
+
+        Raises:
+            BundleError, UntrustedBundleError: as :meth:`uvsdk.bundle.Bundle.open`.
+        """
+        state = _state(path)  # before it is read: what is written meanwhile is read the next time
+        if self._opened is not None and self._opened[:2] == (path, state):
+            return self._opened[2]
+        bundle = Bundle.open(path, trusted=[self._signing_key])
+        self._opened = None if state is None else (path, state, bundle)
+        return bundle
 
     def of_round(self, version: str) -> Bundle:
         """The model a round starts from; only its theta is fetched where its graphs are known.
@@ -75,7 +94,7 @@ class Models:
         if self._known is None or self._known.version != released:
             for path in sorted(self._folder.glob("release-*.uvb")):
                 with contextlib.suppress(BundleError):
-                    kept = Bundle.open(path, trusted=[self._signing_key])
+                    kept = self.opened(path)
                     if kept.version == released:
                         return kept
         return self.of_round(released)
@@ -132,7 +151,7 @@ class Models:
         version = _checked(release.model_version)
         for path in (released_path(self._store, release.bundle), self._folder / f"{version}.uvb"):
             with contextlib.suppress(BundleError):
-                kept = Bundle.open(path, trusted=[self._signing_key])
+                kept = self.opened(path)
                 if kept.digest == release.bundle:
                     return kept
         answer = self._connection.get(f"/v1/releases/{release.number}/bundle", limit=MAXIMUM_BYTES)
@@ -172,6 +191,13 @@ def _kept(path: Path, signing_key: Ed25519PublicKey) -> tuple[Bundle | None, str
     except (BundleError, OSError):
         return None, None
     return (bundle, etag) if etag and f"{bundle.version}.uvb" == path.name else (None, None)
+
+
+def _state(path: Path) -> _FileState | None:
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+    return None
 
 
 def _checked(version: str) -> str:

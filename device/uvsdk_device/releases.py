@@ -21,7 +21,6 @@ from functools import partial
 from typing import Final, Literal
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
@@ -190,13 +189,14 @@ def adopted_modality(store: EncryptedStore, modality: str = "") -> str:
     )
 
 
-def adopted_bundle(store: EncryptedStore, signed: Signed, *, by: Ed25519PublicKey | None = None) -> Bundle:
+def adopted_bundle(store: EncryptedStore, signed: Signed, *, models: Models | None = None) -> Bundle:
     """The bundle of an adopted release, from the disk, exactly as it was released.
 
     Args:
         store: of this device.
         signed: one that it has adopted.
-        by: whose signature it bears, for those who pass it on; the store's own record is enough to verify with it.
+        models: of its server, whose signature it then bears, for those who pass it on; the store's own record is enough
+            to verify with it.
 
     Raises:
         StoreError: it is missing or was altered; the next contact with the server brings it back.
@@ -204,7 +204,8 @@ def adopted_bundle(store: EncryptedStore, signed: Signed, *, by: Ed25519PublicKe
     release = signed.release
     why = "is not the one that was adopted"
     try:
-        bundle = Bundle.open(released_path(store, release.bundle), trusted=None if by is None else [by])
+        path = released_path(store, release.bundle)
+        bundle = Bundle.open(path) if models is None else models.opened(path)
         if bundle.digest == release.bundle:
             return bundle
     except BundleError as error:
@@ -299,7 +300,7 @@ class Follower:
     def bundle(self) -> Bundle | None:
         """Of the release of this deployment that this device has adopted last; ``None`` before the first."""
         adopted = self._known().adopted
-        return adopted_bundle(self.store, adopted[0], by=self.deployment.server_signing_key) if adopted else None
+        return adopted_bundle(self.store, adopted[0], models=self.models) if adopted else None
 
     def template(self, user_id: str, bundle: Bundle) -> Template:
         """A user's template under ``bundle``, made and kept where there is none. Raises as :func:`remake`."""
@@ -318,7 +319,7 @@ class Follower:
     def _is_whole(self, signed: Signed) -> bool:
         """Whether the bundle lies on the disk as its server signed it."""
         with contextlib.suppress(StoreError):
-            adopted_bundle(self.store, signed, by=self.deployment.server_signing_key)
+            adopted_bundle(self.store, signed, models=self.models)
             return True
         return False
 

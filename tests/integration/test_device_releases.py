@@ -439,6 +439,35 @@ def test_a_bundle_that_was_altered_on_the_disk_verifies_nobody_and_comes_back(
     assert decisions(ask(store)) == before
 
 
+def test_a_bundle_is_read_again_only_where_its_file_has_changed(
+    server: ReleaseServer, store: EncryptedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = server.follower(store)
+    server.show(1, FOUNDING)
+    follower.follow()
+    first = follower.bundle()
+    assert first is not None
+    opened: list[Path] = []
+    really_open = Bundle.open
+
+    def counted(path: Path, **options: Any) -> Bundle:
+        opened.append(path)
+        return really_open(path, **options)
+
+    monkeypatch.setattr(Bundle, "open", counted)
+    assert follower.follow() is None
+    assert follower.bundle() is first
+    assert not opened
+    path = released_path(store, FOUNDING.digest)
+    path.write_bytes(collapsed().to_bytes())
+    with pytest.raises(StoreError, match="bundle of release 1"):
+        follower.bundle()
+    follower.follow()
+    restored = follower.bundle()
+    assert restored is not None
+    assert (restored.digest, restored is first) == (FOUNDING.digest, False)
+
+
 def test_samples_that_trained_raise_no_threshold_after_a_release(server: ReleaseServer, tmp_path: Path) -> None:
     store = open_store(tmp_path / "twenty")
     enroll("ada", pages(3)[:25], model=FOUNDING, store=store)
