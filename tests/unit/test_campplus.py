@@ -12,7 +12,8 @@ from torch.nn.functional import avg_pool1d, batch_norm, conv1d, conv2d, relu
 
 from uvsdk.errors import WeightsError
 from uvsdk.training import backbones
-from uvsdk.training.backbones import campplus
+from uvsdk.training.backbones import Pooling, campplus
+from uvsdk.training.export import export_bundle
 
 BLOCKS = ((12, 1), (24, 2), (16, 2))
 
@@ -152,3 +153,35 @@ def test_no_layer_keeps_statistics() -> None:
     backbone = backbones.get("campplus").random()
     assert not list(backbone.buffers())
     assert not [layer for layer in backbone.modules() if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)]
+
+
+@pytest.mark.parametrize(("name", "part"), [("campplus", "head"), ("campplus", "all"), ("campplus+centred", "head")])
+def test_an_exported_graph_gives_spans(name: str, part: str) -> None:
+    """The trunk's own head of 25 rows over time, whatever lies behind it; training the head alone does not move them.
+
+    Of 120 frames there are 60 rows: two spans of 30.
+    """
+    backbone = backbones.get(name, part).random(2)
+    bundle = export_bundle(backbone)
+    (pooling,) = (module for module in backbone.modules() if isinstance(module, Pooling))
+    heard: list[Tensor] = []
+    pooling.register_forward_hook(lambda _, inputs, __: heard.append(inputs[0]))
+    views = np.random.default_rng(0).normal(size=(1, 120, 80)).astype(np.float32)
+    with torch.no_grad():
+        backbone(torch.from_numpy(views))
+        halves = torch.stack([campplus._statistics(heard[0][0, None, :, at : at + 30])[0] for at in (0, 30)])
+        expected = pooling.head(halves).numpy()
+    rows, spans = bundle.embed_with_spans(views)
+    assert spans == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert np.array_equal(rows, bundle.embed(views))
+    if part == "head":
+        moved = bundle.with_theta(np.asarray(bundle.theta[::-1], np.float32))
+        assert np.array_equal(moved.embed_with_spans(views)[1], spans)
+
+
+def test_a_graph_without_spans_gives_none() -> None:
+    bundle = export_bundle(backbones.get("ge2e").random(0))
+    views = np.random.default_rng(0).normal(size=(1, 160, 40)).astype(np.float32)
+    rows, spans = bundle.embed_with_spans(views)
+    assert spans is None
+    assert np.array_equal(rows, bundle.embed(views))

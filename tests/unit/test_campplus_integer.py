@@ -16,6 +16,7 @@ from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
 from uvsdk.errors import BundleError, WeightsNotFoundError
 from uvsdk.modality.voice import frames
+from uvsdk.modality.voice.speakers import difference_of_spans
 from uvsdk.system.execution import onnxruntime
 from uvsdk.training import backbones
 from uvsdk.training.backbones import Backbone, Partial
@@ -44,8 +45,8 @@ def random() -> tuple[Backbone, bytes]:
     assert isinstance(frozen, Partial)
     state = {name: value.numpy() for name, value in frozen.stem.state_dict().items()}
     ranges = integer.ranges_of(low.astype(np.float64), high.astype(np.float64), weights="", source="")
-    names = ("rest.weight", "rest.bias")
-    first, second = (integer.integer_graph(state, ranges, names, 192).SerializeToString() for _ in range(2))
+    head = {name: value.detach().numpy() for name, value in frozen.rest.named_parameters(prefix="rest")}
+    first, second = (integer.integer_graph(state, ranges, head).SerializeToString() for _ in range(2))
     assert first == second
     return frozen.eval(), first
 
@@ -74,6 +75,27 @@ def test_no_sample_depends_on_another(length: int) -> None:
     together = session().run(["frozen"], {"views": x})[0]
     alone = [session().run(["frozen"], {"views": x[at : at + 1]})[0][0] for at in range(3)]
     assert together == pytest.approx(np.stack(alone), rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_spans_are_the_head_of_half_seconds(length: int) -> None:
+    """By the rows over time that the graph itself makes: their mean and deviation, then the head as it was given."""
+    frozen, graph = random()
+    assert isinstance(frozen, Partial)
+    model = onnx.load_from_string(graph)
+    model.graph.output.append(onnx.helper.make_tensor_value_info("out", onnx.TensorProto.FLOAT, None))
+    x = views(2, length)
+    rows, spans, z = onnxruntime.InferenceSession(model.SerializeToString()).run(["out", "spans", "z"], {"views": x})
+    count = max(1, round(rows.shape[1] / 25))
+    assert spans.shape == (2, count, 192)
+    assert not z.any(), "the head that is trained is held as zeros"
+    weight, bias = (value.detach().numpy() for value in frozen.rest.parameters())
+    of = np.arange(rows.shape[1]) * count // rows.shape[1]
+    for span in range(count):
+        part = rows[:, of == span]
+        deviation = part.std(axis=1, ddof=1) if part.shape[1] > 1 else np.zeros_like(part[:, 0])
+        expected = np.concatenate([part.mean(axis=1), deviation], axis=1) @ weight.T + bias
+        assert spans[:, span] == pytest.approx(expected, abs=2e-3 * float(np.abs(expected).max()))
 
 
 def test_weights_fit_sixteen_bits_in_pairs() -> None:
@@ -114,6 +136,11 @@ def test_the_published_weights_in_8_bits() -> None:
     clips = [frames.prepare((np.concatenate(speaker[:8]), 16_000), quantised).features for speaker in speech]
     cosine = [exact.embedding(each) @ quantised.embedding(each) for each in (_views(clip, exact) for clip in clips)]
     assert min(cosine) > 0.96
+    for clip in clips:
+        one, other = (bundle.embed_with_spans(_views(clip, bundle))[1] for bundle in (exact, quantised))
+        assert one is not None
+        assert other is not None
+        assert difference_of_spans(one) == pytest.approx(difference_of_spans(other), abs=0.1)
 
 
 def _views(features: Float32, bundle: Bundle) -> Float32:

@@ -9,9 +9,9 @@ import soxr
 from tests import modality_graphs, real_data, synthetic_voice
 from uvsdk.errors import LowQualityError
 from uvsdk.modality import Capture, get
-from uvsdk.modality.voice.quality import clipped_fraction, difference_of_parts, measure, with_speakers
+from uvsdk.modality.voice.quality import clipped_fraction, measure
 from uvsdk.modality.voice.vad import Speech
-from uvsdk.scoring import Quality, QualityPolicy
+from uvsdk.scoring import QualityPolicy
 
 VOICE = get("voice")
 SPEECH = synthetic_voice.utterance(4.0, speaker=1)
@@ -63,28 +63,6 @@ def test_clipping_is_seen_whatever_the_level() -> None:
     assert clipped_fraction(sine) < 0.04
     assert clipped_fraction(np.full(100, 1e-4, np.float32)) == 0.0
     assert clipped_fraction(np.zeros(0, np.float32)) == 0.0
-
-
-def test_parts_that_differ() -> None:
-    one, other = np.eye(2, dtype=np.float32)
-    assert difference_of_parts(np.stack([one] * 6)) == pytest.approx(0.0)
-    assert difference_of_parts(np.stack([one, one, one, other, other])) == pytest.approx(1.0)
-    # One odd window among six: the best cut leaves two windows with it, mean (1, 1) against (1, 0): cosine 0.7071.
-    odd = np.stack([one] * 5 + [other])
-    assert difference_of_parts(odd) == pytest.approx(1 - 2**-0.5)
-
-
-def test_two_speakers_are_refused_and_short_recordings_are_not_judged() -> None:
-    one, other = np.eye(2, dtype=np.float32)
-    quality = Quality({"speech_s": 8.0}, ("kept",))
-    with pytest.raises(LowQualityError, match=r"more than one person seems to speak.*record one person alone"):
-        with_speakers(quality, np.stack([one, one, other, other]), "standard")
-    assert with_speakers(quality, np.stack([one, other, other]), "strict") == quality
-    same = with_speakers(quality, np.stack([one] * 4), "strict")
-    assert same.measured == {"speech_s": 8.0, "second_speaker": pytest.approx(0.0)}
-    assert same.advice == ("kept",)
-    unrefused = with_speakers(quality, np.stack([one, one, other, other]), "off")
-    assert unrefused.measured["second_speaker"] == pytest.approx(1.0)
 
 
 # Sound

@@ -66,6 +66,9 @@ from uvsdk.system.forking import in_child, steady
 # Views go through the graph this many at a time, so that a long recording does not cost memory in proportion.
 _BATCH = 32
 
+SPANS = "spans"
+"""The name under which an embedding graph gives what it makes of short spans of its views, float32 (n, k, d)."""
+
 
 class Bundle:
     """One model version.
@@ -380,17 +383,42 @@ class Bundle:
         Raises:
             BundleError: the views do not fit the graph, or an embedding has no direction (zero or not finite).
         """
+        if not len(views):
+            return np.empty((0, self.manifest.dimension), np.float32)
+        (z,) = self._run(views, "z")
+        return self._directions(z, len(views))
+
+    def embed_with_spans(self, views: Float32) -> tuple[Float32, Float32 | None]:
+        """:meth:`embed`, and what the graph makes of the spans of all views, float32 (k, d), not of unit length.
+
+        The spans are ``None`` where the graph gives none.
+
+        Raises:
+            BundleError: as :meth:`embed`, or the spans are not finite.
+        """
+        if not len(views) or all(output.name != SPANS for output in self.session().get_outputs()):
+            return self.embed(views), None
+        z, found = self._run(views, "z", SPANS)
+        spans = found.reshape(-1, found.shape[-1])
+        if not np.isfinite(spans).all():
+            raise BundleError("the model gave spans that are not finite")
+        return self._directions(z, len(views)), spans
+
+    def _run(self, views: Float32, *outputs: str) -> list[Float32]:
+        """The outputs for float32 (n, ...) views, which go through the graph some at a time."""
         session = self.session()
         try:
-            rows = [
-                np.asarray(session.run(["z"], {"views": views[start : start + _BATCH]})[0], np.float32)
+            parts = [
+                session.run(list(outputs), {"views": views[start : start + _BATCH]})
                 for start in range(0, len(views), _BATCH)
             ]
         except Exception as error:  # onnxruntime's errors share no base class
             raise BundleError(f"the graph does not take views {views.dtype} {views.shape}: {error}") from error
-        z = np.concatenate(rows) if rows else np.empty((0, self.manifest.dimension), np.float32)
-        if z.shape != (len(views), self.manifest.dimension):
-            raise BundleError(f"embeddings have shape {z.shape}, expected {(len(views), self.manifest.dimension)}")
+        return [np.concatenate([np.asarray(part, np.float32) for part in found]) for found in zip(*parts, strict=True)]
+
+    def _directions(self, z: Float32, count: int) -> Float32:
+        if z.shape != (count, self.manifest.dimension):
+            raise BundleError(f"embeddings have shape {z.shape}, expected {(count, self.manifest.dimension)}")
         return _unit(z)
 
     def embedding(self, views: Float32) -> Float32:

@@ -101,8 +101,8 @@ def embed(sample: Sample, bundle: Bundle, *, capture: Capture | None = None) -> 
     reader = modality.get(bundle.manifest.modality)
     prepared = reader.prepare(sample, bundle, capture=capture or modality.Capture())
     start = time.perf_counter()
-    rows = bundle.embed(reader.views(prepared.features, bundle.manifest.preprocessing))
+    rows, spans = bundle.embed_with_spans(reader.views(prepared.features, bundle.manifest.preprocessing))
     embedding = direction(rows)
     timings_s = {**prepared.timings_s, "model": time.perf_counter() - start}
-    quality = prepared.quality if prepared.review is None else prepared.review(rows)
+    quality = prepared.quality if prepared.review is None else prepared.review(rows, spans)
     return Embedded(embedding, prepared.features, quality, timings_s, prepared.captured)

@@ -35,15 +35,16 @@ class Prepared:
         captured: the decoded sample itself, for presentation attack detectors:
             :class:`uvsdk.modality.voice.frames.CapturedVoice`, :class:`uvsdk.modality.face.chips.CapturedFace`, or
             ``None``. It is never stored.
-        review: what the model's rows for the views, float32 (n, d), add to the quality; it raises
-            :class:`uvsdk.errors.LowQualityError` where they show that the sample will not do. ``None``: nothing.
+        review: what the model's rows for the views, float32 (n, d), and for their spans, float32 (k, d) or ``None``
+            where its graph gives none, add to the quality; it raises :class:`uvsdk.errors.LowQualityError` where they
+            show that the sample will not do. ``None``: nothing.
     """
 
     features: Array
     quality: Quality
     timings_s: dict[str, float]
     captured: Captured | None = None
-    review: Callable[[Float32], Quality] | None = None
+    review: Callable[[Float32, Float32 | None], Quality] | None = None
 
 
 class Captured(Protocol):

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from uvsdk import modality
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle
+from uvsdk.bundle.bundle import SPANS
 from uvsdk.bundle.frozen import OUTPUT
 from uvsdk.bundle.manifest import Manifest
 from uvsdk.errors import BundleError, SettingsError
 from uvsdk.records.codec import Scalar
-from uvsdk.training.backbones import Backbone, Partial, flatten, parameters, unflatten
+from uvsdk.training.backbones import Backbone, Partial, Pooling, flatten, freeze, parameters, unflatten
 from uvsdk.training.graphs import auxiliary, externalise
 from uvsdk.training.graphs.recurrent import quantise_recurrent
 
@@ -65,7 +66,7 @@ def export_bundle(
     try:
         settings = {**backbone.preprocessing, **_known(backbone, preprocessing or {})}
         frozen = _frozen(backbone, settings, asked=preprocessing or {})
-        traced = _trace(_distinct(backbone))
+        traced = _trace(_distinct(backbone), like=backbone)
         graph = externalise(traced, parameters(backbone))
         detectors, detector_sources = auxiliary(backbone.modality, download=download)
         manifest = Manifest(
@@ -165,14 +166,19 @@ class _Tapped(nn.Module):
         super().__init__()
         self.stem, self.rest = backbone.stem, backbone.rest
 
-    def forward(self, views: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, views: Tensor) -> tuple[Tensor, ...]:
         frozen = self.stem(views)
         return self.rest(frozen), frozen
 
 
-def _trace(backbone: Backbone) -> bytes:
+def _trace(backbone: Backbone, *, like: Backbone) -> bytes:
+    """The graph of ``backbone``, a skeleton of ``like``."""
     example = torch.from_numpy(_example(backbone, batch=2))
     module, outputs, axes = _outputs(backbone, example)
+    pooling = _pooling(backbone)
+    if pooling is not None:
+        _give_spans(module, pooling, _span_head(backbone, pooling, like))
+        outputs, axes = [*outputs, SPANS], {**axes, SPANS: {0: "batch", 1: SPANS}}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         for message, category in _NOTICES:
             warnings.filterwarnings("ignore", message, category)
@@ -203,3 +209,35 @@ def _outputs(backbone: Backbone, example: Tensor) -> tuple[nn.Module, list[str],
         sides = backbone.stem(example).ndim
     free = range(sides if backbone.dynamic_axes else 1)
     return _Tapped(backbone), ["z", OUTPUT], {OUTPUT: {axis: f"{OUTPUT}_{axis}" if axis else "batch" for axis in free}}
+
+
+def _pooling(backbone: nn.Module) -> Pooling | None:
+    return next((module for module in backbone.modules() if isinstance(module, Pooling)), None)
+
+
+def _span_head(backbone: Backbone, pooling: Pooling, like: Backbone) -> nn.Module:
+    """What spans are taken through: the head after the pooling, but where it alone is trained a copy of its own.
+
+    What is told by the spans would else move with every round, and their limit with it.
+    """
+    if not isinstance(backbone, Partial) or pooling.head is not backbone.rest:
+        return pooling.head
+    assert isinstance(like, Partial)
+    head = copy.deepcopy(like.rest)
+    freeze(head)
+    return head
+
+
+def _give_spans(module: nn.Module, pooling: Pooling, head: nn.Module) -> None:
+    """Let ``module`` give the spans as its last output."""
+    heard: list[Tensor] = []
+    pooling.register_forward_hook(lambda _, inputs, __: heard.append(inputs[0]))
+    plain = module.forward
+
+    def forward(views: Tensor) -> tuple[Tensor, ...]:
+        heard.clear()
+        outputs = plain(views)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        return (*outputs, head(pooling.spans(heard[0])))
+
+    module.forward = forward

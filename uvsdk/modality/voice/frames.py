@@ -13,7 +13,8 @@ from uvsdk.errors import BundleError, NoSpeechError
 from uvsdk.modality.contract import Graphs, Prepared, Preprocessing, number, word
 from uvsdk.modality.sample import Capture, Sample
 from uvsdk.modality.voice import audio, fbank, mel, vad
-from uvsdk.modality.voice.quality import judge, measure, with_speakers
+from uvsdk.modality.voice.quality import judge, measure
+from uvsdk.modality.voice.speakers import LIMIT, with_speakers
 
 # Resemblyzer's audio_norm_target_dBFS; it only ever makes a recording louder.
 TARGET_DBFS = -30.0
@@ -29,7 +30,7 @@ class Framing:
     """How sound becomes frames and frames become views; read from a manifest's ``preprocessing``.
 
     The defaults are Resemblyzer's ``hparams.py``. Half a second is the least speech that is accepted unless the
-    bundle says otherwise.
+    bundle says otherwise; :mod:`uvsdk.modality.voice.speakers` has what ``second_speaker`` limits.
     """
 
     sample_rate: int = 16_000
@@ -45,6 +46,7 @@ class Framing:
     view_hop_frames: int = 80
     windows: str = "fixed"
     minimum_speech_s: float = 0.5
+    second_speaker: float = LIMIT
 
     def __post_init__(self) -> None:
         shared = (self.sample_rate, self.window, self.hop)
@@ -59,6 +61,8 @@ class Framing:
             raise BundleError(f"only Kaldi's mel energies have a taper and an amplitude, got {self}")
         if not 0.0 < self.amplitude < np.inf:
             raise BundleError(f"the amplitude of a sample is positive, got {self}")
+        if not self.second_speaker > 0.0:
+            raise BundleError(f"the difference that two speakers make is positive, got {self}")
         if self.bank == "kaldi" and self.scale != "log":
             raise BundleError(f"Kaldi's mel energies are logarithms; set scale to log, got {self}")
 
@@ -89,6 +93,7 @@ class Framing:
             view_hop_frames=int(number(preprocessing, "view_hop_frames", default=80)),
             windows=word(preprocessing, "windows", default="fixed", allowed=("fixed", "even")),
             minimum_speech_s=number(preprocessing, "minimum_speech_s", default=0.5),
+            second_speaker=number(preprocessing, "second_speaker", default=LIMIT),
         )
 
 
@@ -152,7 +157,7 @@ def prepare(sample: Sample, bundle: Graphs, *, capture: Capture = _DEFAULT_CAPTU
             "features": finished - detected + transformed - decoded,
         },
         captured=CapturedVoice(recorded, rate, pcm, speech),
-        review=partial(with_speakers, quality, policy=capture.quality),
+        review=partial(with_speakers, quality, policy=capture.quality, limit=framing.second_speaker),
     )
 
 

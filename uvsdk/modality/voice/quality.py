@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
 from uvsdk.arrays import Bool, Float32
-from uvsdk.errors import LowQualityError
 from uvsdk.modality.voice.vad import Speech
 from uvsdk.scoring import Quality, QualityPolicy, Requirement, assess
 
@@ -24,8 +22,6 @@ _LEAST_PEAK = 0.01
 # A frequency carries speech where it is within 60 dB of the strongest and rises over the pauses by half.
 _WITHIN = 1e-6
 _RISES = 1.5
-SPEAKER_WINDOWS = 4
-"""Windows of the model without which two speakers are not told from one."""
 
 REQUIREMENTS = (
     # 5 dB: equal error rate 11 %, 0 dB: 18 %. The softest-spoken of 411 clean recordings without a pause shows 5 dB.
@@ -76,17 +72,6 @@ REQUIREMENTS = (
 """For one recording. Rates are of GE2E, 60 degraded recordings of 3 LibriSpeech readers against clean ones of 251
 (clean: 1.3 %); ``tests/benchmarks/voice`` says what each line refuses."""
 
-SECOND_SPEAKER = Requirement(
-    "second_speaker",
-    "difference between its parts",
-    "",
-    (0.0, 0.35),
-    (0.0, 0.3),
-    "record one person alone",
-)
-"""For the windows of one recording, once the model has seen them. 160 LibriSpeech recordings of one reader reach 0.27;
-of 2,877 made of two readers, one after the other, 92 % exceed 0.35."""
-
 
 def measure(recorded: Float32, rate: int, *, level_dbfs: float, power: Float32, speech: Speech) -> dict[str, float]:
     """The values by the names that :attr:`uvsdk.scoring.Quality.measured` documents.
@@ -131,43 +116,6 @@ def clipped_fraction(recorded: Float32) -> float:
     peak = float(magnitude.max(initial=0.0))
     limit = _CLIPPED * (min(peak, 1.0) if peak >= _LEAST_PEAK else 1.0)
     return float(np.mean(magnitude >= np.float32(limit))) if len(recorded) else 0.0
-
-
-def difference_of_parts(rows: Float32) -> float:
-    """How far the model finds the parts of one recording apart: 0 where all agree, 1 where they share nothing.
-
-    The windows are cut in two parts at every place, each of two windows or more, and the directions of the parts'
-    means compared; the result is one minus the lowest of these similarities.
-
-    Args:
-        rows: the model's unit rows for consecutive windows, (n, d), n >= 4.
-
-    >>> one, other = np.eye(2, dtype=np.float32)
-    >>> difference_of_parts(np.stack([one, one, other, other]))
-    1.0
-    """
-    sums = np.cumsum(rows, axis=0, dtype=np.float64)
-    cuts = np.arange(2, len(rows) - 1)
-    before, after = sums[cuts - 1], sums[-1] - sums[cuts - 1]
-    norms = np.linalg.norm(before, axis=1) * np.linalg.norm(after, axis=1)
-    similarity = (before * after).sum(axis=1) / np.maximum(norms, 1e-12)
-    return float(np.clip(1.0 - similarity.min(), 0.0, 1.0))
-
-
-def with_speakers(quality: Quality, rows: Float32, policy: QualityPolicy) -> Quality:
-    """The quality with what the model's windows say of a second speaker, where there are enough of them.
-
-    Raises:
-        LowQualityError: more than one person speaks.
-    """
-    if len(rows) < SPEAKER_WINDOWS:
-        return quality
-    measured = {**quality.measured, SECOND_SPEAKER.name: difference_of_parts(rows)}
-    try:
-        found = assess(measured, (SECOND_SPEAKER,), policy=policy, advice=quality.advice)
-    except LowQualityError as error:
-        raise LowQualityError(f"more than one person seems to speak: {error}", measured) from error
-    return replace(quality, measured=measured, advice=found.advice)
 
 
 def _background(power: Float32, loudness: Float32, kept: Bool) -> Float32:

@@ -113,6 +113,30 @@ class Backbone(nn.Module):
         return backbone.eval()
 
 
+class Pooling(nn.Module):
+    """The layer of a trunk that makes one row of rows over time, and what it makes of short spans of them.
+
+    An exported graph gives these spans, each taken through the head, as a second output
+    (:data:`uvsdk.bundle.bundle.SPANS`).
+
+    Args:
+        head: what the trunk lays over its output; it stays the trunk's own layer and is none of this one's.
+    """
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self._head = (head,)
+
+    @property
+    def head(self) -> nn.Module:
+        """What the trunk lays over the output."""
+        return self._head[0]
+
+    @abstractmethod
+    def spans(self, rows: Tensor) -> Tensor:
+        """Of each span what the head is laid over: rows over time, (B, channels, T) -> (B, k, C), k >= 1."""
+
+
 class Headed(Backbone):
     """A trunk and a linear map of its embedding without bias, W of FedUV (SPEC 6.2), trained like the rest of theta.
 

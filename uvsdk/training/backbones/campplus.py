@@ -20,7 +20,7 @@ from torch import Tensor, nn, relu
 
 from uvsdk.errors import WeightsError
 from uvsdk.training import weights as catalogue
-from uvsdk.training.backbones import Backbone, load_tensors, read_state
+from uvsdk.training.backbones import Backbone, Pooling, load_tensors, read_state
 
 _MELS = 80
 _FRONT = 32
@@ -32,6 +32,8 @@ _BLOCKS = ((12, 1), (24, 2), (16, 2))
 """Layers of each block, and their dilation."""
 _SEGMENT = 100
 """Frames, of 20 ms, over which a mask hears the nearer context (the paper's s)."""
+_SPAN = 25
+"""Frames, of 20 ms, in a span."""
 _EPSILON = 1e-5
 """BatchNorm's, which the published statistics are used with."""
 # Keeps the gradient of the deviation finite where a channel is constant over time.
@@ -61,6 +63,8 @@ class CamPlusPlus(Backbone):
             # Of the exported graph where the head is trained; see uvsdk.training.graphs.campplus.integer.
             "frozen": "int8",
             "minimum_speech_s": 0.5,
+            # Of the difference between two parts by spans; examples/reproduce/conditions has how often it refuses.
+            "second_speaker": 0.55,
         }
     )
 
@@ -78,19 +82,20 @@ class CamPlusPlus(Backbone):
             channels //= 2
         self.stages = nn.Sequential(*stages)
         self.dense = nn.Linear(2 * channels, self.dimension)
+        self.statistics = _Statistics(self.dense)
 
     def forward(self, views: Tensor) -> Tensor:
         """See :class:`Backbone`."""
         rows = relu(self.tdnn(self.front(views)))
-        z: Tensor = self.dense(_statistics(self.stages(rows)))
+        z: Tensor = self.dense(self.statistics(self.stages(rows)))
         return z
 
     def split(self, part: str) -> tuple[nn.Module, nn.Module]:
         """See :class:`Backbone`: the head is the linear layer, the block begins with the last of the three blocks."""
         before = (self.front, self.tdnn, nn.ReLU())
         if part == "head":
-            return nn.Sequential(*before, *self.stages, _Statistics()), self.dense
-        return nn.Sequential(*before, *self.stages[:2]), nn.Sequential(self.stages[2], _Statistics(), self.dense)
+            return nn.Sequential(*before, *self.stages, self.statistics), self.dense
+        return nn.Sequential(*before, *self.stages[:2]), nn.Sequential(self.stages[2], self.statistics, self.dense)
 
     @classmethod
     def load(cls, *, weights: Path | None = None, download: bool = False, seed: int = 0) -> Self:
@@ -187,9 +192,28 @@ class _Stage(nn.Sequential):
     """A block and the transition that halves its channels."""
 
 
-class _Statistics(nn.Module):
+class _Statistics(Pooling):
+    """Mean and deviation over time, and of half seconds; the rows are 20 ms apart."""
+
     def forward(self, rows: Tensor) -> Tensor:
         return _statistics(rows)
+
+    def spans(self, rows: Tensor) -> Tensor:
+        """See :class:`Pooling`: max(1, round(T / 25)) spans of equal length."""
+        rows = relu(rows)
+        # Counted in the graph, which takes any number of frames.
+        frame = torch.ones_like(rows[0, 0]).long().cumsum(0) - 1
+        frames = frame[-1] + 1
+        count = ((frames + _SPAN // 2) // _SPAN).clamp(min=1)
+        # A tensor, so that the exported graph counts too; the type stubs know numbers only.
+        spans = torch.arange(count)[:, None]  # type: ignore[call-overload]
+        member = (spans == frame * count // frames).float()
+        sizes = member.sum(dim=1)
+        shares = (member / sizes[:, None]).T
+        mean = rows @ shares
+        spread = (rows.square() @ shares - mean.square()).clamp(min=0)
+        variance = spread * (sizes / (sizes - 1).clamp(min=1))
+        return torch.cat((mean, torch.sqrt(variance + _VARIANCE_FLOOR)), dim=1).transpose(1, 2)
 
 
 def _statistics(rows: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def frozen_in_8_bits(backbone: Partial) -> bytes | None:
-    """The graph of a ``campplus`` of which the head is trained; views -> z and ``frozen``.
+    """The graph of a ``campplus`` of which the head is trained; views -> z, ``frozen`` and ``spans``.
 
     ``None`` where the activations of its frozen layers were never measured: for other weights than those on record.
     """
@@ -22,5 +22,5 @@ def frozen_in_8_bits(backbone: Partial) -> bytes | None:
     ranges = shipped_ranges()
     if digest(state) != ranges.weights:
         return None
-    names = tuple(name for name, _ in backbone.rest.named_parameters(prefix="rest"))
-    return serialise(integer_graph({n: np.asarray(v) for n, v in state.items()}, ranges, names, backbone.dimension))
+    head = {name: value.detach().numpy() for name, value in backbone.rest.named_parameters(prefix="rest")}
+    return serialise(integer_graph({name: np.asarray(value) for name, value in state.items()}, ranges, head))

@@ -26,8 +26,10 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from uvsdk.arrays import Array, Float32, Float64
+from uvsdk.bundle.bundle import SPANS
 from uvsdk.bundle.frozen import OUTPUT
 from uvsdk.errors import BundleError
+from uvsdk.training.graphs.campplus.spans import span_nodes
 from uvsdk.training.graphs.rounding import BLOCK, in_blocks, rounded
 
 MELS = 80
@@ -126,14 +128,16 @@ def ranges_of(low: Float64, high: Float64, *, weights: str, source: str) -> Rang
     return Ranges(lows, highs, weights, source)
 
 
-def integer_graph(state: State, ranges: Ranges, head: Sequence[str], dimension: int) -> ModelProto:
+def integer_graph(state: State, ranges: Ranges, head: Mapping[str, Float32]) -> ModelProto:
     """views float32 (n, frames, 80) -> z float32 (n, d) and, as ``frozen``, what the head is laid over, (n, 1024).
+
+    As ``spans`` it gives the head of each half second, (n, k, d), see :mod:`uvsdk.training.graphs.campplus.spans`.
 
     Args:
         state: the frozen layers.
         ranges: of their activations.
-        head: the names of the linear head's weight and bias.
-        dimension: d, of the embedding.
+        head: the linear head's weight, (d, 1024), and bias, (d,), by their names in this order. Its values are those of
+            ``spans``; ``z`` is made with values of its own, which the graph holds as zeros.
 
     Raises:
         BundleError: the layers are not those of CAM++.
@@ -141,7 +145,7 @@ def integer_graph(state: State, ranges: Ranges, head: Sequence[str], dimension: 
     try:
         graph = _Graph({name: np.asarray(value, np.float64) for name, value in state.items()}, ranges)
         graph.statistics(graph.stages(graph.time(graph.front())))
-        return graph.model(head, dimension)
+        return graph.model(head)
     except KeyError as error:
         raise BundleError(f"these are not the layers of CAM++: there is no {error}") from error
 
@@ -424,12 +428,15 @@ class _Graph:
         self._add("Squeeze", ["mean", "axis"], "mean_flat")
         self._add("Concat", ["mean_flat", "deviation"], OUTPUT, axis=1)
 
-    def model(self, head: Sequence[str], dimension: int) -> ModelProto:
+    def model(self, head: Mapping[str, Float32]) -> ModelProto:
         """The finished graph, with a head of zeros."""
-        weight, bias = head
-        self._constant(weight, np.zeros((dimension, STATISTICS), np.float32))
-        self._constant(bias, np.zeros(dimension, np.float32))
-        self._add("Gemm", [OUTPUT, weight, bias], "z", transB=1)
+        names = [self._constant(name, np.zeros_like(value)) for name, value in head.items()]
+        self._add("Gemm", [OUTPUT, *names], "z", transB=1)
+        weight, bias = (np.asarray(value, np.float64) for value in head.values())
+        dimension = len(bias)
+        nodes, constants = span_nodes(weight, bias, output=SPANS)
+        self._nodes += nodes
+        self._constants |= constants
         graph = helper.make_graph(
             self._nodes,
             "campplus",
@@ -437,6 +444,7 @@ class _Graph:
             [
                 helper.make_tensor_value_info("z", TensorProto.FLOAT, ["batch", dimension]),
                 helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", STATISTICS]),
+                helper.make_tensor_value_info(SPANS, TensorProto.FLOAT, ["batch", "spans", dimension]),
             ],
             [numpy_helper.from_array(np.asarray(value), name) for name, value in self._constants.items()],
         )
