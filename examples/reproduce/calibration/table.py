@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 HALVES = ("B", "A")
 SCALES: Final[tuple[Scale, ...]] = ("llr", "cosine")
 RATES = (1e-2, 1e-3, 1e-4)
-MODELS = {"9641b7d7": "campplus (head)", "9d9156f5": "sface", "d9dbfbc1": "ge2e"}
+MODELS = {"9ebe00b9": "campplus (head)", "9d9156f5": "sface", "d9dbfbc1": "ge2e"}
 """A card's name, which is a digest, and what ``uvsdk export`` calls the model it is of."""
 
 
