@@ -68,10 +68,30 @@ def test_a_telephone_has_half_the_band() -> None:
     assert same is high
 
 
+@pytest.mark.parametrize("coding_db", [3.0, 6.0, 12.0])
+def test_a_coders_noise_follows_the_voice(coding_db: float) -> None:
+    pcm = tone(20.0, 1_000.0, 8_000) * (np.arange(160_000) < 80_000)
+    worse, rate = worse_recording(pcm, 8_000, Recording(coding_db=coding_db), rng=rng())
+    assert (len(worse), rate) == (len(pcm), 8_000)
+    added = worse.astype(np.float64) - pcm
+    heard = slice(400, 79_600)  # more than a window from its ends
+    assert 10 * np.log10(np.mean(pcm[heard] ** 2) / np.mean(added[heard] ** 2)) == pytest.approx(coding_db, abs=0.2)
+    assert not added[80_400:].any()  # none where nobody speaks
+    spectrum = np.abs(np.fft.rfft(added[:80_000])) ** 2  # one bin is 0.1 Hz
+    assert spectrum[8_000:12_000].sum() > 0.95 * spectrum.sum()
+
+
+def test_a_coder_without_noise_gives_back_what_it_got() -> None:
+    pcm = tone(1.01)  # not a whole number of windows
+    worse, _ = worse_recording(pcm, RATE, Recording(coding_db=200.0), rng=rng())
+    assert np.allclose(worse, pcm, atol=1e-6)
+
+
 def test_silence_stays_silent() -> None:
     silence = np.zeros(RATE, np.float32)
-    worse, _ = worse_recording(silence, RATE, Recording(snr_db=10.0), rng=rng())
-    assert np.array_equal(worse, silence)
+    for recording in (Recording(snr_db=10.0), Recording(coding_db=6.0)):
+        worse, _ = worse_recording(silence, RATE, recording, rng=rng())
+        assert np.array_equal(worse, silence)
 
 
 def test_the_same_seed_makes_the_same_copy() -> None:

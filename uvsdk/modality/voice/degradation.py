@@ -1,7 +1,7 @@
 """Copies of a recording as worse conditions would have given it, so that a calibration sees those conditions too.
 
-It is cut short, sent through a telephone's 8 kHz, or mixed with noise. What the copies really are is measured
-afterwards, as it is for any sample.
+It is cut short, sent through a telephone's 8 kHz or a coder, or mixed with noise. What the copies really are is
+measured afterwards, as it is for any sample.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from uvsdk.modality.voice.frames import CapturedVoice
 Noise = Literal["white", "pink", "babble"]
 
 _VOICES_IN_BABBLE = 5
+_CODED_WINDOW_S = 0.032
+_CODED_BAND = 9
+"""Bins of that window, 280 Hz, over which a coder's noise follows the voice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +35,14 @@ class Recording:
         rate: sample rate of a telephone, in Hz.
         snr_db: speech and background against the noise that is added, in decibels.
         noise: ``white``, ``pink`` (3 dB less an octave, nearer to rooms and streets) or ``babble`` (other people).
+        coding_db: the voice against the noise of a coder, which follows it in time and frequency, in decibels.
     """
 
     speech_s: float | None = None
     rate: int | None = None
     snr_db: float | None = None
     noise: Noise = "white"
+    coding_db: float | None = None
 
 
 RECORDINGS: Final[Mapping[str, Recording]] = {
@@ -50,6 +55,8 @@ RECORDINGS: Final[Mapping[str, Recording]] = {
     "10 dB babble": Recording(snr_db=10.0, noise="babble"),
     "3 s, 8 kHz": Recording(speech_s=3.0, rate=8_000),
     "2 s, 12 dB": Recording(speech_s=2.0, snr_db=12.0),
+    "1 s": Recording(speech_s=1.0),
+    "8 kHz, coded": Recording(rate=8_000, coding_db=6.0),
 }
 """What ``uvsdk calibrate`` makes of every recording."""
 
@@ -81,14 +88,14 @@ def worse_recording(
     rng: np.random.Generator,
     voices: Sequence[Float32] = (),
 ) -> tuple[Float32, int]:
-    """Cut, noise, telephone, in this order; ``pcm`` itself where nothing changes.
+    """Cut, noise, telephone, coder, in this order; ``pcm`` itself where nothing changes.
 
     Args:
         pcm: one channel, float32 (n,) in [-1, 1].
         rate: of ``pcm``, in Hz.
         recording: what to do.
         share: of the recording that is speech: 3 s of speech take ``3 / share`` seconds of it.
-        rng: chooses the place and makes the noise.
+        rng: chooses the place and makes the noises.
         voices: of other people, at ``rate``; without any there is no babble.
     """
     if recording.noise == "babble" and not voices:
@@ -105,9 +112,34 @@ def worse_recording(
         )
         worse = mix(worse, sound, recording.snr_db)
     if recording.rate is not None and recording.rate < rate:
-        resampled = soxr.resample(worse, rate, recording.rate, quality="HQ")
-        return np.ascontiguousarray(resampled, np.float32), recording.rate
+        worse = np.ascontiguousarray(soxr.resample(worse, rate, recording.rate, quality="HQ"), np.float32)
+        rate = recording.rate
+    if recording.coding_db is not None and len(worse):
+        worse = coded(worse, rate, recording.coding_db, rng)
     return worse, rate
+
+
+def coded(pcm: Float32, rate: int, snr_db: float, rng: np.random.Generator) -> Float32:
+    """``pcm``, float32 (n,), as a coder of few bits gives it back: with noise ``snr_db`` decibels under the voice in
+    every window of 32 ms and band of 280 Hz, as quantisation that is shaped by the voice's own spectrum leaves it.
+
+    No coder's own way: it stands for what GSM and Opus at 6 kbit/s do to embeddings, without their programs.
+    """
+    half = round(_CODED_WINDOW_S * rate / 2)
+    window = np.sqrt(0.5 - 0.5 * np.cos(np.pi * np.arange(2 * half) / half))
+    blocks = -(-len(pcm) // half)
+    padded = np.zeros((blocks + 2) * half)
+    padded[half : half + len(pcm)] = pcm
+    parts = padded.reshape(-1, half)
+    spectra = np.fft.rfft(np.concatenate([parts[:-1], parts[1:]], axis=1) * window, axis=1)
+    power = np.pad(np.square(np.abs(spectra)), ((0, 0), (_CODED_BAND // 2, _CODED_BAND // 2)), mode="edge")
+    around = np.lib.stride_tricks.sliding_window_view(power, _CODED_BAND, axis=1).mean(axis=2)
+    # The window halves the power of what it shows, and two of them overlap where their noise is added.
+    height = np.sqrt(around * 10.0 ** (-snr_db / 10.0))
+    noise = height * (rng.standard_normal(spectra.shape) + 1j * rng.standard_normal(spectra.shape))
+    made = np.fft.irfft(spectra + noise, 2 * half, axis=1) * window
+    joined = (made[:-1, half:] + made[1:, :half]).ravel()[: len(pcm)]
+    return np.asarray(np.clip(joined, -1.0, 1.0), np.float32)
 
 
 def hiss(count: int, noise: Noise, rng: np.random.Generator) -> Float64:
