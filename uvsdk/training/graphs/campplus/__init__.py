@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from uvsdk.training.graphs import serialise
-from uvsdk.training.graphs.campplus.integer import digest, integer_graph, shipped_ranges
+from uvsdk.training.graphs.campplus.integer import integer_graph
+from uvsdk.training.graphs.campplus.ranges import digest, shipped_ranges
 
 if TYPE_CHECKING:
     from uvsdk.training.backbones import Partial

@@ -6,8 +6,11 @@ onnxruntime multiplies uint8 by int8 four times as fast as floats, where what li
   ``relu(s x + b) = s max(x, -b / s) + b`` for s > 0, that is one ``max`` of codes with a code per channel; scale and
   shift move into the weights of the convolution behind it. For s < 0 the same with ``min``.
 - Each channel has a step of its own, taken from the weights before and given back to those after (Nagel et al.,
-  "Data-Free Quantization Through Weight Equalization", 2019), so that all channels fill the 256 codes. What lies
+  2019, section 4.1), so that all channels fill the 256 codes. What lies
   below the lowest threshold of any layer that hears a channel needs no code.
+- Rounded weights move the mean of what a layer makes. With the mean of what enters it that is known, and its bias takes
+  it off (Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction", 2019, section 4.2);
+  what is left of it in the statistics over time is taken off there.
 - A mask is the same for all frames of a segment: it is computed once a segment, in floats, from sums of codes.
 - Time before mels, channels last: the front end's output is the input of the layers over time as it lies in memory.
 
@@ -17,8 +20,6 @@ How far activations reach was measured once (tests/benchmarks/voice, ``measure_r
 
 from __future__ import annotations
 
-import hashlib
-import importlib.resources
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,103 +30,29 @@ from uvsdk.arrays import Array, Float32, Float64
 from uvsdk.bundle.bundle import SPANS
 from uvsdk.bundle.frozen import OUTPUT
 from uvsdk.errors import BundleError
+from uvsdk.training.graphs.campplus.ranges import (
+    BLOCKS,
+    BOTTLENECK,
+    CHANNELS,
+    MELS,
+    SEGMENT,
+    STATISTICS,
+    STRIDES,
+    Ranges,
+    State,
+)
 from uvsdk.training.graphs.campplus.spans import span_nodes
 from uvsdk.training.graphs.rounding import BLOCK, in_blocks, rounded
 
-MELS = 80
-CHANNELS = 32
-"""Of the front end, and what a layer of a block adds."""
-BOTTLENECK = 128
-BLOCKS = ((12, 1), (24, 2), (16, 2))
-SEGMENT = 100
-STATISTICS = 1024
-_STRIDES = (2, 1, 2, 1)
 _MICROSOFT = "com.microsoft"
 _TOP = 255.0
 # A channel that hardly moves is given this part of the widest range of its tensor.
 _NARROWEST = 1e-2
 _VARIANCE_FLOOR = 1e-10
-# The part of the measured reach that gets codes. Other speech reaches further than what was measured, which costs the
-# layers over time more than coarser codes do; the front end's rarest peaks are cut. Some ten settings were compared by
-# the cosine to float on ten LibriSpeech clips, so error rates on that set are a little better than they would be blind.
-_VIEWS, _FRONT, _NARROW, _ROWS = 0.8, 0.7, 1.15, 1.3
-# The part of values below a layer's threshold.
-_CUT = 0.6
-
-State = Mapping[str, Float32]
-"""The frozen layers' tensors by name, as a backbone of which the head is trained holds them."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ranges:
-    """How far activations reach.
-
-    Args:
-        low: the lowest value of each channel by the name of its tensor, float64 (channels,).
-        high: the highest.
-        weights: :func:`digest` of the layers they belong to.
-        source: on which recordings they were measured.
-    """
-
-    low: Mapping[str, Float64]
-    high: Mapping[str, Float64]
-    weights: str
-    source: str
-
-
-def measured() -> dict[str, int]:
-    """The tensors whose reach has to be known, in order, and their channels.
-
-    Each is the output of the layer of :class:`uvsdk.training.backbones.campplus.CamPlusPlus` that has its name.
-    """
-    found = {"views": 1, "front.first": CHANNELS}
-    for place in range(len(_STRIDES)):
-        here = f"front.residuals.{place}"
-        parts = ("first", "second", "shortcut") if _STRIDES[place] > 1 else ("first", "second")
-        found |= {f"{here}.{part}": CHANNELS for part in parts} | {here: CHANNELS}
-    found |= {"front.last": CHANNELS, "tdnn": BOTTLENECK}
-    channels = BOTTLENECK
-    for stage, (layers, _) in enumerate(BLOCKS):
-        for layer in range(layers):
-            here = f"stages.{stage}.0.{layer}"
-            found |= {f"{here}.bottleneck": BOTTLENECK, here: CHANNELS}
-        channels = (channels + layers * CHANNELS) // 2
-        if stage + 1 < len(BLOCKS):
-            found[f"stages.{stage}"] = channels
-    return found
-
-
-def digest(state: State) -> str:
-    """Hexadecimal SHA-256 of the frozen layers, in the order of their names."""
-    found = hashlib.sha256(b"uvsdk campplus 1\n")
-    for name in sorted(state):
-        found.update(f"{name} {state[name].shape}\n".encode())
-        found.update(np.ascontiguousarray(state[name], "<f4").data)
-    return found.hexdigest()
-
-
-def shipped_ranges() -> Ranges:
-    """The ranges that come with the package."""
-    path = importlib.resources.files("uvsdk") / "data" / "campplus_ranges.npz"
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        low, high = (np.asarray(archive[name], np.float64) for name in ("low", "high"))
-        weights, source = str(archive["weights"]), str(archive["source"])
-    return ranges_of(low, high, weights=weights, source=source)
-
-
-def ranges_of(low: Float64, high: Float64, *, weights: str, source: str) -> Ranges:
-    """The reach that gets codes, from what was measured: float64 (channels of all :func:`measured` tensors,) twice."""
-    sizes = measured()
-    ends = np.cumsum(list(sizes.values()))[:-1]
-    lows, highs = (dict(zip(sizes, np.split(reach, ends), strict=True)) for reach in (low, high))
-    for name in sizes:
-        if name.startswith(("views", "front")) or name.endswith("bottleneck"):
-            part = _FRONT if name.startswith("front") else _VIEWS if name == "views" else _NARROW
-            lows[name], highs[name] = part * lows[name], part * highs[name]
-        else:
-            spare = (_ROWS - 1) / 2 * (highs[name] - lows[name])
-            lows[name], highs[name] = lows[name] - spare, highs[name] + spare
-    return Ranges(lows, highs, weights, source)
+# A recording's frames have two codes each, of which the second has a step that many times finer.
+_FINER = 16
+# The part of values below a layer's threshold; chosen as in ``ranges.py``.
+_CUT = 0.5
 
 
 def integer_graph(state: State, ranges: Ranges, head: Mapping[str, Float32]) -> ModelProto:
@@ -175,28 +102,40 @@ class _Graph:
     # What the front end makes of the views: (n, frames, 10, 32).
 
     def front(self) -> _Codes:
-        low, high = self._ranges.low["views"][0], self._ranges.high["views"][0]
-        step = (high - low) / _TOP
-        zero = int(np.clip(round(-low / step), 0, 255))
-        self._constant("view_step", np.float32(step))
-        self._constant("view_zero", np.uint8(zero))
-        self._constant("view_blocks", np.array([0, 0, MELS // BLOCK, BLOCK], np.int64))
-        self._add("QuantizeLinear", ["views", "view_step", "view_zero"], "view_codes")
-        self._add("Reshape", ["view_codes", "view_blocks"], "view_pixels")
+        self._pixels()
         gain = self._positive("front.first")
         weight, bias = self._weights("0.first")
-        blocks = in_blocks(step * weight * gain[:, None, None, None])
+        step = float(self._constants["view_step"]) * gain[:, None, None, None]
+        blocks = in_blocks(np.concatenate((step * weight, step * weight / _FINER), axis=1))
         self._convolution("first", ("view_pixels", "view_zero"), blocks, np.tile(bias * gain, BLOCK), pads=(1, 1))
         shape = self._constant("first_shape", np.array([0, 0, MELS, CHANNELS], np.int64))
         self._add("Reshape", ["first", shape], "first_codes")
         codes = _Codes("first_codes", gain, np.zeros(CHANNELS))
-        for place, stride in enumerate(_STRIDES):
+        for place, stride in enumerate(STRIDES):
             codes = self._residual(place, stride, codes)
         gain = self._positive("front.last")
         weight, bias = self._weights("0.last")
         weight = weight * gain[:, None, None, None] / codes.gain[:, None, None]
-        self._convolution("last", (codes.name, "none"), weight, bias * gain, strides=(1, 2), pads=(1, 1))
+        mean = self._entering("front.last", codes)
+        self._convolution("last", (codes.name, "none"), weight, bias * gain, mean=mean, strides=(1, 2), pads=(1, 1))
         return _Codes("last", gain, np.zeros(CHANNELS))
+
+    def _pixels(self) -> None:
+        """The views as two codes each, the second for what the first leaves of it."""
+        reach = max(-self._ranges.low["views"][0], self._ranges.high["views"][0])
+        step = self._constant("view_step", np.float32(reach / (_TOP // 2)))
+        finer = self._constant("view_step_finer", np.float32(reach / (_TOP // 2) / _FINER))
+        zero = self._constant("view_zero", np.uint8(_TOP // 2 + 1))
+        column = self._constant("view_column", np.array([3], np.int64))
+        blocks = self._constant("view_blocks", np.array([0, 0, MELS // BLOCK, 2 * BLOCK], np.int64))
+        self._add("QuantizeLinear", ["views", step, zero], "view_codes")
+        self._add("DequantizeLinear", ["view_codes", step, zero], "view_rounded")
+        self._add("Sub", ["views", "view_rounded"], "view_rest")
+        self._add("QuantizeLinear", ["view_rest", finer, zero], "view_rest_codes")
+        self._add("Unsqueeze", ["view_codes", column], "view_first")
+        self._add("Unsqueeze", ["view_rest_codes", column], "view_second")
+        self._add("Concat", ["view_first", "view_second"], "view_pairs", axis=3)
+        self._add("Reshape", ["view_pairs", blocks], "view_pixels")
 
     def _residual(self, place: int, stride: int, codes: _Codes) -> _Codes:
         """Two convolutions beside a shortcut. Both residuals of a size have the same gains: one is added to itself."""
@@ -205,23 +144,23 @@ class _Graph:
         weight, bias = self._weights(f"0.residuals.{place}.first")
         weight = weight * first[:, None, None, None] / codes.gain[:, None, None]
         source = (codes.name, "none")
-        self._convolution(f"{name}_first", source, weight, bias * first, strides=(1, stride), pads=(1, 1))
+        mean = self._entering(f"{here}.first", codes)
+        self._convolution(f"{name}_first", source, weight, bias * first, mean=mean, strides=(1, stride), pads=(1, 1))
+        between = _Codes(f"{name}_first", first, np.zeros(CHANNELS))
         pair = [f"front.residuals.{place - place % 2 + other}" for other in range(2)]
         gain = self._gains(np.zeros(CHANNELS), np.maximum(*(self._ranges.high[of] for of in pair)))
-        ends = self._part(f"{name}_second", (f"{name}_first", first), f"{here}.second", gain, (1, 1), (1, 1))
+        ends = self._part(f"{name}_second", between, f"{here}.second", gain, (1, 1), (1, 1))
         if stride == 1:
             ends += [codes.name, "one", "none"]
         else:
-            ends += self._part(
-                f"{name}_beside", (codes.name, codes.gain), f"{here}.shortcut", gain, (1, stride), (0, 0)
-            )
+            ends += self._part(f"{name}_beside", codes, f"{here}.shortcut", gain, (1, stride), (0, 0))
         self._add("QLinearAdd", [*ends, "one", "none"], name, domain=_MICROSOFT)
         return _Codes(name, gain, np.zeros(CHANNELS))
 
     def _part(
         self,
         name: str,
-        source: tuple[str, Float64],
+        source: _Codes,
         of: str,
         gain: Float64,
         strides: Sequence[int],
@@ -232,13 +171,20 @@ class _Graph:
         step = (max(high.max(), 0.0) - min(low.min(), 0.0)) / _TOP
         zero = round(-min(low.min(), 0.0) / step)
         weight, bias = self._weights(of.replace("front", "0"))
-        weight = weight * gain[:, None, None, None] / source[1][:, None, None] / step
+        weight = weight * gain[:, None, None, None] / source.gain[:, None, None] / step
         ends = [
             self._constant(f"{name}_step", np.float32(step)),
             self._constant(f"{name}_zero", np.uint8(zero)),
         ]
         self._convolution(
-            name, (source[0], "none"), weight, bias * gain / step, strides=strides, pads=pads, zero=ends[1]
+            name,
+            (source.name, "none"),
+            weight,
+            bias * gain / step,
+            mean=self._entering(of, source),
+            strides=strides,
+            pads=pads,
+            zero=ends[1],
         )
         return [name, *ends]
 
@@ -254,7 +200,9 @@ class _Graph:
         weight = apart.transpose(0, 2, 1, 3).reshape(BOTTLENECK, -1, weight.shape[2])
         gain = self._positive("tdnn")
         weight = (weight * gain[:, None, None])[:, :, :, None]
-        self._convolution("tdnn", ("tdnn_in", "none"), weight, bias * gain, strides=(2, 1), pads=(2, 0))
+        pixels = _Codes(codes.name, np.repeat(codes.gain, MELS // 8), np.zeros(CHANNELS * MELS // 8))
+        mean = self._entering("tdnn", pixels).reshape(CHANNELS, -1).T.ravel()
+        self._convolution("tdnn", ("tdnn_in", "none"), weight, bias * gain, mean=mean, strides=(2, 1), pads=(2, 0))
         self._places()
         rows = self._constant("rows", np.array([-1, BOTTLENECK], np.int64))
         self._add("Reshape", ["tdnn", rows], "tdnn_rows")
@@ -311,15 +259,16 @@ class _Graph:
                 codes = self._masked(f"stages.{stage}.0.{layer}", f"{3 + stage}.0.{layer}", codes, dilation)
             of = f"{3 + stage}.1"
             weight, bias = self._scaled(of, f"transition{stage}", codes)
+            mean = self._entering(f"stages.{stage}.1.linear", codes, weight, bias)
             weight = self._state[f"{of}.linear.weight"][:, :, 0] * weight
             shift = self._state[f"{of}.linear.weight"][:, :, 0] @ bias
             shift = shift + self._state.get(f"{of}.linear.bias", np.zeros(len(weight)))
             source = _Codes(f"transition{stage}_max", codes.gain, codes.offset)
             if stage + 1 == len(BLOCKS):
-                self._product("rows_out", source, weight, shift)
+                self._product("rows_out", source, weight, shift, mean=mean)
                 return "rows_out"
             codes = self._reach(f"stage{stage}", f"stages.{stage}", stage + 1, 0, len(weight))
-            self._product(codes.name, source, weight, shift, codes)
+            self._product(codes.name, source, weight, shift, codes, mean=mean)
         raise AssertionError
 
     def _masked(self, measured_as: str, of: str, codes: _Codes, dilation: int) -> _Codes:
@@ -329,12 +278,14 @@ class _Graph:
         narrow = _Codes(f"{name}_narrow", self._positive(f"{measured_as}.bottleneck"), np.zeros(BOTTLENECK))
         weight, bias = self._state[f"{of}.bottleneck.weight"][:, :, 0], self._state[f"{of}.bottleneck.bias"]
         source = _Codes(f"{name}_max", codes.gain, codes.offset)
-        self._product(narrow.name, source, weight * scale, bias + weight @ shift, narrow)
+        mean = self._entering(f"{measured_as}.bottleneck", codes, scale, shift)
+        self._product(narrow.name, source, weight * scale, bias + weight @ shift, narrow, mean=mean)
         self._add("Reshape", [narrow.name, "samples"], f"{name}_samples")
         self._around(name, dilation)
         local = self._state[f"{of}.local.weight"].transpose(0, 2, 1).reshape(CHANNELS, -1)
         taps = _Codes(f"{name}_taps", np.tile(narrow.gain, 3), np.zeros(3 * BOTTLENECK))
-        self._product(f"{name}_local", taps, local, np.zeros(CHANNELS))
+        mean = np.tile(self._entering(f"{measured_as}.local", narrow), 3)
+        self._product(f"{name}_local", taps, local, np.zeros(CHANNELS), mean=mean)
         stage, layer = (int(part) for part in measured_as.split(".")[1::2])
         added = self._reach(f"{name}_added", measured_as, stage, layer + 1, CHANNELS)
         self._mask(name, of, narrow, added.gain)
@@ -426,7 +377,8 @@ class _Graph:
         self._add("Add", ["variance", "floor"], "variance_up")
         self._add("Sqrt", ["variance_up"], "deviation")
         self._add("Squeeze", ["mean", "axis"], "mean_flat")
-        self._add("Concat", ["mean_flat", "deviation"], OUTPUT, axis=1)
+        self._add("Concat", ["mean_flat", "deviation"], "statistics", axis=1)
+        self._add("Sub", ["statistics", self._constant("left", self._ranges.left.astype(np.float32))], OUTPUT)
 
     def model(self, head: Mapping[str, Float32]) -> ModelProto:
         """The finished graph, with a head of zeros."""
@@ -434,7 +386,7 @@ class _Graph:
         self._add("Gemm", [OUTPUT, *names], "z", transB=1)
         weight, bias = (np.asarray(value, np.float64) for value in head.values())
         dimension = len(bias)
-        nodes, constants = span_nodes(weight, bias, output=SPANS)
+        nodes, constants = span_nodes(weight, bias - weight @ self._ranges.left, output=SPANS)
         self._nodes += nodes
         self._constants |= constants
         graph = helper.make_graph(
@@ -451,12 +403,34 @@ class _Graph:
         operations = [helper.make_opsetid("", 17), helper.make_opsetid(_MICROSOFT, 1)]
         return helper.make_model(graph, opset_imports=operations, ir_version=8, producer_name="uvsdk")
 
-    def _product(self, name: str, source: _Codes, weight: Float64, bias: Float64, codes: _Codes | None = None) -> None:
-        """Rows times a matrix (out, in) plus ``bias``: as ``codes``, or in floats."""
+    def _entering(
+        self, name: str, codes: _Codes, scale: Float64 | float = 1.0, shift: Float64 | float = 0.0
+    ) -> Float64:
+        """Mean of the codes, less their offset, that enter the convolution as ``scale * x + shift``; else zeros."""
+        mean = self._ranges.mean.get(name)
+        if mean is None:
+            return np.zeros(len(codes.gain))
+        return np.clip(codes.gain * (mean - shift) / scale, -codes.offset, _TOP - codes.offset)
+
+    def _product(
+        self,
+        name: str,
+        source: _Codes,
+        weight: Float64,
+        bias: Float64,
+        codes: _Codes | None = None,
+        *,
+        mean: Float64,
+    ) -> None:
+        """Rows times a matrix (out, in) plus ``bias``: as ``codes``, or in floats.
+
+        ``mean`` is that of the rows' codes less their offset, and so are :meth:`_convolution`'s, channel by channel.
+        """
         gain, offset = (np.ones(len(weight)), np.zeros(len(weight))) if codes is None else (codes.gain, codes.offset)
-        stored, scale = rounded((gain[:, None] * weight / source.gain)[:, :, None, None], pairs=True)
+        weight = gain[:, None] * weight / source.gain
+        stored, scale = rounded(weight[:, :, None, None], pairs=True)
         stored = stored[:, :, 0, 0]
-        exact = (gain * bias + offset) / scale - stored @ source.offset
+        exact = (gain * bias + offset) / scale - stored @ source.offset + (weight / scale[:, None] - stored) @ mean
         ends = [
             source.name,
             "one",
@@ -477,12 +451,15 @@ class _Graph:
         weight: Float64,
         bias: Float64,
         *,
+        mean: Float64 | None = None,
         strides: Sequence[int] = (1, 1),
         pads: Sequence[int],
         zero: str = "none",
     ) -> None:
         """From codes whose step is one, and their zero, to such codes."""
         stored, scale = rounded(weight, pairs=True)
+        if mean is not None:
+            bias = bias + scale * ((weight / scale[:, None, None, None] - stored).sum(axis=(2, 3)) @ mean)
         self._constant("one", np.float32(1))
         self._constant("none", np.uint8(0))
         ends = [source[0], "one", source[1], self._constant(f"{name}_weight", stored.astype(np.int8))]
