@@ -14,6 +14,7 @@ from uvsdk_server.freshness import ChallengeHeader, Freshness
 from uvsdk_server.limits import Bounds, Gate
 from uvsdk_server.monitoring import Metrics
 from uvsdk_server.observer import Observer, Unobserved
+from uvsdk_server.request_ids import RequestIds
 from uvsdk_server.routes import (
     attempts,
     audit,
@@ -24,6 +25,7 @@ from uvsdk_server.routes import (
     operations,
     releases,
     rounds,
+    tokens,
     users,
     verify,
 )
@@ -69,6 +71,7 @@ def create_app(settings: Settings, *, observer: Observer | None = None) -> FastA
     app.add_middleware(Gate, bounds=bounds, metrics=metrics)
     app.add_middleware(ChallengeHeader, freshness=freshness)
     app.add_middleware(BasePath, prefix=settings.base_path)
+    app.add_middleware(RequestIds)
     for module in (
         deployment,
         devices,
@@ -79,6 +82,7 @@ def create_app(settings: Settings, *, observer: Observer | None = None) -> FastA
         releases,
         verify,
         attempts,
+        tokens,
         audit,
         operations,
     ):

@@ -6,7 +6,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class BasePath:
-    """ASGI middleware, the outermost: takes the prefix off, so that everything inside, signatures too, is below it.
+    """ASGI middleware, outside of all that reads an address: takes the prefix off, so that everything inside,
+    signatures too, is below it.
 
     Args:
         app: what is inside.

@@ -213,7 +213,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _configure_token(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="the server's data folder")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="create|list|revoke")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="create|list|rotate|users|revoke")
     create = actions.add_parser(
         "create",
         help="make a token and print it once",
@@ -249,7 +249,27 @@ def _configure_token(parser: argparse.ArgumentParser) -> None:
         help="an enrolment token for anybody, --uses of them: whoever has it may claim to be any person. Their devices "
         "train, but the server verifies nobody by them before `uvsdk devices approve`",
     )
+    create.add_argument(
+        "--only",
+        action="store_true",
+        help="a verifying token for some people alone: for nobody before `uvsdk token users ID --add USER`",
+    )
     actions.add_parser("list", help="list tokens, without their secrets")
+    rotate = actions.add_parser(
+        "rotate",
+        help="give a token a new secret and print it once; the secret so far is taken for a day more",
+        description="Give a token a new secret. It keeps its id, its scopes, its people and what was counted of it, "
+        "and lives anew for as long as it was made for.",
+    )
+    rotate.add_argument("id", help="as listed")
+    rotate.add_argument("--hours", type=float, default=24.0, help="for how long the secret so far is still taken (24)")
+    rotate.add_argument("--output", type=Path, metavar="FILE", help="write it to this new file, mode 0600")
+    users = actions.add_parser("users", help="whom a token that was made with --only verifies")
+    users.add_argument("id", help="as listed")
+    users.add_argument(
+        "--add", action="append", default=[], metavar="USER", help="hashed id; several times for several"
+    )
+    users.add_argument("--remove", action="append", default=[], metavar="USER", help="as --add")
     revoke = actions.add_parser("revoke", help="make a token worthless")
     revoke.add_argument("id", help="as listed")
 
@@ -268,6 +288,7 @@ def _token(arguments: argparse.Namespace) -> int:
                 max_uses=arguments.uses,
                 user=user,
                 unbound=arguments.unbound,
+                limited=arguments.only,
             )
             for user in await _hashed(connection, arguments.users, arguments.pepper_file)
         ]
@@ -275,8 +296,31 @@ def _token(arguments: argparse.Namespace) -> int:
     async def revoke(connection: AsyncConnection) -> bool:
         return await tokens.revoke(connection, arguments.id, now=wall_clock(), by=audit.COMMAND)
 
+    async def rotate(connection: AsyncConnection) -> str:
+        grace_s = arguments.hours * 3600.0
+        text = await tokens.rotate(connection, arguments.id, now=wall_clock(), by=audit.COMMAND, grace_s=grace_s)
+        found = {token.token_id: tokens.read_scopes(token.scopes) for token in await tokens.list_tokens(connection)}
+        if arguments.output is None and "operator" not in found[arguments.id]:
+            return text
+        default = settings_of(data=arguments.data).data / f"{OPERATOR_TOKEN}-{arguments.id}-{secrets.token_hex(3)}"
+        path = arguments.output or default
+        # Before the new secret is durable: whoever cannot write it keeps the one they have.
+        await asyncio.to_thread(_write_secret, path, text)
+        return str(path)
+
+    async def users(connection: AsyncConnection) -> list[str]:
+        mark = KeyFolder(settings_of(data=arguments.data).data / "keys").mark
+        changes = [*((user, True) for user in arguments.add), *((user, False) for user in arguments.remove)]
+        for user, verify in changes:
+            await tokens.let(connection, arguments.id, user, mark, verify=verify, now=wall_clock(), by=audit.COMMAND)
+        return await tokens.served_by(connection, arguments.id)
+
     if arguments.action == "create":
         _hand_out(arguments, in_database(arguments.data, create))
+    elif arguments.action == "rotate":
+        print(in_database(arguments.data, rotate))
+    elif arguments.action == "users":
+        print("\n".join(in_database(arguments.data, users)) or "nobody")
     elif arguments.action == "revoke":
         if not in_database(arguments.data, revoke):
             raise SettingsError(f"there is no token {arguments.id}; see `uvsdk token list`")
@@ -325,14 +369,21 @@ async def _token_rows(connection: AsyncConnection) -> list[tuple[str, ...]]:
         (
             row.token_id,
             row.scopes,
-            "-" if "enrol" not in tokens.read_scopes(row.scopes) else (row.user or "anybody")[:12],
+            _whom(row),
             f"{row.uses}/{row.max_uses}" if row.max_uses is not None else str(row.uses),
             date(row.expires),
-            "revoked" if row.revoked else "expired" if row.expires and row.expires <= wall_clock() else "valid",
+            row.state(wall_clock()),
             row.label,
         )
         for row in await tokens.list_tokens(connection)
     ]
+
+
+def _whom(token: tokens.Token) -> str:
+    """For whom a token is, where that is not everybody."""
+    if "enrol" in tokens.read_scopes(token.scopes):
+        return (token.user or "anybody")[:12]
+    return "some" if token.limited else "-"
 
 
 def _configure_rounds(parser: argparse.ArgumentParser) -> None:

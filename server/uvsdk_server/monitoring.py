@@ -21,6 +21,7 @@ def logger(level: str) -> Log:
     log: Log = structlog.wrap_logger(
         structlog.PrintLogger(sys.stderr),
         processors=[
+            structlog.contextvars.merge_contextvars,  # the id of the request at hand
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer(),

@@ -37,10 +37,7 @@ class ProblemDocument(BaseModel):
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The ``responses`` of a route that may answer with these problem statuses."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
-    return {
-        status: {"model": ProblemDocument, "description": HTTPStatus(status).phrase, "content": content}
-        for status in statuses
-    }
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
 
 
 def of(error: Exception) -> Problem:
@@ -96,6 +93,23 @@ def install(app: FastAPI, log: Log) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_middleware(Fence, log=log)
+    _describe(app)
+
+
+def _describe(app: FastAPI) -> None:
+    """Add the problem document to what the OpenAPI description of ``app`` names.
+
+    FastAPI would do so for a response's ``model``, and then say that problems also come as ``application/json``.
+    """
+    generate = app.openapi
+
+    def described() -> dict[str, Any]:
+        description = generate()
+        schemas = description.setdefault("components", {}).setdefault("schemas", {})
+        schemas[ProblemDocument.__name__] = ProblemDocument.model_json_schema()
+        return description
+
+    app.openapi = described  # type: ignore[method-assign]
 
 
 class Fence:

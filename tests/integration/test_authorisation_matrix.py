@@ -150,6 +150,10 @@ SERVER: Mapping[tuple[str, str], Outcomes] = {
     ("POST", "/v1/verify"): VERIFIER,
     ("GET", "/v1/attempts"): OPERATOR,
     ("DELETE", "/v1/attempts/{whose}/{name}"): OPERATOR,
+    ("GET", "/v1/tokens"): OPERATOR,
+    ("GET", "/v1/tokens/{token_id}/users"): OPERATOR,
+    ("PUT", "/v1/tokens/{token_id}/users/{user}"): OPERATOR,
+    ("DELETE", "/v1/tokens/{token_id}/users/{user}"): OPERATOR,
     ("GET", "/v1/audit"): AUDITOR,
     ("GET", "/v1/audit/head"): AUDITOR,
     ("GET", "/v1/rounds"): AUDITOR,
@@ -265,6 +269,7 @@ def call_of(route: tuple[str, str], subject: SyntheticDevice, signer: SyntheticD
         "number": "1",
         "deletion_id": "0" * 32,
         "version": "current",
+        "token_id": "0" * 12,
         "whose": "person",
         "name": subject.user,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import stat
 import threading
@@ -279,3 +280,26 @@ def test_logs_are_json_without_anyone_in_them(tmp_path: Path) -> None:
     assert np.all([isinstance(line["round_id"], int) for line in lines if line["event"].startswith("round")])
     refused = next(line for line in lines if line["event"] == "no evaluation")
     assert refused["reason"].startswith("0 of 3 people here only evaluate")
+
+
+def test_a_request_has_an_id_in_its_answer_and_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the message stays here")
+
+    with harness.serving(tmp_path, settings={"start_after_users": 1000}) as server:
+        own = server.ask("GET", "/healthz", headers={"X-Request-ID": "order-4711"})
+        assert own.headers["x-request-id"] == "order-4711"
+        for given in ("", "two words", "x" * 65, "a\u00e9"):
+            answer = server.ask("GET", "/healthz", headers={"X-Request-ID": given.encode("latin-1")})
+            assert re.fullmatch("[0-9a-f]{16}", answer.headers["x-request-id"])
+        refused = server.ask("GET", "/v1/nothing", headers={"X-Request-ID": "lost"})
+        assert (refused.status_code, refused.headers["x-request-id"]) == (404, "lost")
+        monkeypatch.setattr("uvsdk_server.routes.operations.ledger.list_rounds", broken)
+        failed = server.ask("GET", "/v1/rounds", headers={"X-Request-ID": "bad-luck"})
+        assert (failed.status_code, failed.headers["x-request-id"]) == (500, "bad-luck")
+        lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
+        (logged,) = [line for line in lines if line["event"] == "request failed"]
+        assert logged["request"] == "bad-luck"
+        assert "the message" not in json.dumps(logged)

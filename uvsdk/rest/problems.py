@@ -24,7 +24,7 @@ STATUS: Final[Mapping[str, int]] = {
         403: "edge-only embeddings-off forbidden not-selected pending-device revoked-device token-spent "
         "unconfirmed-device wrong-sender wrong-user",
         404: "no-control no-such-device not-found unknown-deletion unknown-model unknown-release unknown-request "
-        "unknown-user",
+        "unknown-token unknown-user",
         405: "method-not-allowed",
         408: "too-slow",
         409: "already-requested already-uploaded device-exists evaluation-off keys-replaced model-mismatch "

@@ -14,7 +14,7 @@ from uvsdk.rest.problems import Problem
 from uvsdk.rest.verification import FIELDS, decision_document
 from uvsdk.scoring import QualityPolicy, Scale
 from uvsdk.scoring.domain import Verdict
-from uvsdk_server import problems
+from uvsdk_server import problems, tokens
 from uvsdk_server.authentication import BearerFirst, Caller, Served
 from uvsdk_server.deployment import Deployment
 from uvsdk_server.routes.devices import UserId
@@ -222,13 +222,15 @@ async def post_verify(served: Served, caller: Caller, body: VerifyRequest) -> di
 
     The body may also be a multipart form of the same fields, where ``sample`` is a file.
 
-    Answered 403 ``edge-only`` where the algorithm lets no template leave the device, 403 ``embeddings-off`` where the
-    server takes no embeddings; 422 ``laxer-rate`` for an ``fmr`` above the one in force; 429 ``too-many-attempts`` with
-    ``Retry-After`` after failed attempts, for this person by this token or by this token at all, without looking at the
-    probe; 423 ``disabled`` after more of them in a row, until the operator resets it. A sample that cannot be used is
-    422 (``no-speech``, ``no-face``, ``low-quality`` with what was ``measured``, ...) and not a rejection.
+    Answered 403 ``forbidden`` to a token that is for other people, 403 ``edge-only`` where the algorithm lets no
+    template leave the device, 403 ``embeddings-off`` where the server takes no embeddings; 422 ``laxer-rate`` for an
+    ``fmr`` above the one in force; 429 ``too-many-attempts`` with ``Retry-After`` after failed attempts, for this
+    person by this token or by this token at all, without looking at the probe; 423 ``disabled`` after more of them in
+    a row, until the operator resets it. A sample that cannot be used is 422 (``no-speech``, ``no-face``,
+    ``low-quality`` with what was ``measured``, ...) and not a rejection.
     """
     check_verifies(served.training)
+    await _check_person(served, caller, body.user)
     if body.embedding is not None:
         _check_embeddings(served, caller)
     told = "scores" in caller.scopes
@@ -236,6 +238,14 @@ async def post_verify(served: Served, caller: Caller, body: VerifyRequest) -> di
         body.user, body.probe(), body.fmr, fallback=body.fallback, caller=caller.token_id, told=told
     )
     return decision_document(decision, told=told)
+
+
+async def _check_person(served: Deployment, caller: Bearer, user: str) -> None:
+    """A token for some people is told nothing of others, not even whether they are here."""
+    if caller.limited:
+        async with served.database.read() as connection:
+            if not await tokens.serves(connection, caller.token_id, user):
+                raise Problem("forbidden", "this token does not verify this person; ask the operator")
 
 
 def _check_embeddings(served: Deployment, caller: Bearer) -> None:

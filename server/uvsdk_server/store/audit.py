@@ -35,6 +35,8 @@ Action: TypeAlias = Literal[
     "token-created",
     "token-rotated",
     "token-revoked",
+    "token-user-added",
+    "token-user-removed",
     "device-registered",
     "device-approved",
     "device-revoked",

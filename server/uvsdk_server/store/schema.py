@@ -258,6 +258,19 @@ tokens = Table(
     Column("max_uses", Integer),
     Column("uses", Integer, nullable=False),
     Column("revoked", Boolean, nullable=False),
+    # Whether it verifies only those whom token_users names.
+    Column("limited", Boolean, nullable=False, server_default=false()),
+    # The secret before the newest, and until when it is taken.
+    Column("former_digest", String(64)),
+    Column("former_until", Float),
+)
+
+token_users = Table(
+    "token_users",
+    metadata,
+    Column("token_id", String(16), ForeignKey("tokens.token_id", ondelete="CASCADE"), primary_key=True),
+    Column("user", String(64), primary_key=True),
+    Index(None, "user"),
 )
 
 server_keys = Table(
