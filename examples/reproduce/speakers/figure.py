@@ -17,6 +17,8 @@ from examples.reproduce.speakers.plans import CENTRAL
 HERE = Path(__file__).parent
 COLUMNS = ("eer_unseen", "eer_unseen_5", "fnmr_at_fmr1_unseen", "fnmr_at_fmr1_unseen_5", "eer_seen", "mean_cosine")
 
+IMPOSTORS = ("eer_seen_5", "eer_strangers_5", "fnmr_at_fmr1_seen_5", "fnmr_at_fmr1_strangers_5")
+"""Of people who trained, against impostors who did and who did not."""
 
 BEFORE, AFTER = "<!-- made of results.csv -->", "<!-- end -->"
 
@@ -28,7 +30,7 @@ def main() -> None:
     readme = HERE / "README.md"
     head, rest = readme.read_text().split(BEFORE)
     tail = rest.split(AFTER)[1]
-    readme.write_text(f"{head}{BEFORE}\n\n{table(rows)}\n\n{AFTER}{tail}")
+    readme.write_text(f"{head}{BEFORE}\n\n{table(rows)}\n\n{impostors(rows)}\n\n{AFTER}{tail}")
 
 
 def lines(rows: Sequence[Row]) -> list[tuple[str, str]]:
@@ -47,6 +49,21 @@ def table(rows: Sequence[Row]) -> str:
         cells = [f"`{line[0]}`", line[1], str(len(eers)), _ratio(rows, line)]
         cells += [f"{low:.1f} to {high:.1f}", *(record.spread(_values(rows, line, column)) for column in COLUMNS)]
         text.append(f"| {' | '.join(cells)} |")
+    return "\n".join(text)
+
+
+def impostors(rows: Sequence[Row]) -> str:
+    """Of the runs that were measured against both: error rates against who took part and against who did not."""
+    heads = ["method", "setting", "seeds", "EER, impostors who took part", "EER, impostors who did not"]
+    heads += ["FNMR at FMR 1 %, impostors who took part", "FNMR at FMR 1 %, impostors who did not"]
+    text = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for line in lines(rows):
+        seeds = {row.seed for row in rows if (row.method, row.setting, row.metric) == (*line, IMPOSTORS[1])}
+        if seeds:
+            chosen = [row for row in rows if row.seed in seeds]
+            cells = [f"`{line[0]}`", line[1], str(len(seeds))]
+            cells += [record.spread(_values(chosen, line, column)) for column in IMPOSTORS]
+            text.append(f"| {' | '.join(cells)} |")
     return "\n".join(text)
 
 

@@ -30,6 +30,9 @@ TRAIN, PUBLIC, VALIDATION, TEST = 130, 30, 30, 40
 UTTERANCES, HELD_OUT, COMPARED, ENROLLED = 20, 10, 40, 5
 """Utterances of a speaker to train on, to test a seen speaker on, to test an unseen one on, to enrol with."""
 
+STRANGERS = "strangers_5"
+"""How figures are called of those who trained, five utterances enrolled, against impostors who did not."""
+
 CROP = 100
 """Frames (of 10 ms) in a training view; error rates are those of all 200 frames of an utterance."""
 
@@ -133,6 +136,33 @@ def enrolled_trials(embeddings: Float32) -> Trials:
     return _trials(scores.ravel(), np.repeat(np.arange(speakers), len(probes)), np.tile(owners, speakers), speakers)
 
 
+def stranger_trials(seen: Float32, unseen: Float32) -> Trials:
+    """Five utterances of everybody who trained enrolled, their others as genuine probes; impostors never took part.
+
+    Args:
+        seen: float32 (speakers, utterances, d), of those who trained.
+        unseen: float32 (strangers, utterances, d), all of them impostors.
+
+    >>> two = np.eye(2, dtype=np.float32)[:, None].repeat(6, axis=1)  # six utterances each, of which five enrol
+    >>> found = stranger_trials(two, np.eye(2, dtype=np.float32)[None])
+    >>> found.genuine.tolist(), found.impostor.tolist()
+    ([1.0, 1.0], [1.0, 0.0, 0.0, 1.0])
+    """
+    speakers, dimension = len(seen), seen.shape[2]
+    templates = seen[:, :ENROLLED].mean(axis=1)
+    templates /= np.maximum(np.linalg.norm(templates, axis=1, keepdims=True), 1e-12)
+    own = np.einsum("sd,sud->su", templates, seen[:, ENROLLED:])
+    others = templates @ unseen.reshape(-1, dimension).T
+    places = np.arange(speakers)
+    strangers = speakers + np.repeat(np.arange(len(unseen)), unseen.shape[1])
+    return _trials(
+        np.concatenate([own.ravel(), others.ravel()]),
+        np.concatenate([np.repeat(places, own.shape[1]), np.repeat(places, others.shape[1])]),
+        np.concatenate([np.repeat(places, own.shape[1]), np.tile(strangers, speakers)]),
+        speakers + len(unseen),
+    )
+
+
 def eer_of(trunk: nn.Module, group: Group) -> float:
     """Equal error rate in percent, one utterance against one: what settings are chosen by, on validation speakers."""
     return 100 * metrics.eer(single_trials(embed(trunk, group)).curve())
@@ -159,6 +189,7 @@ def evaluate(trunk: nn.Module, corpus: Corpus) -> dict[str, float]:
         ("unseen_5", enrolled_trials(unseen)),
         ("seen", single_trials(seen)),
         ("seen_5", enrolled_trials(seen)),
+        (STRANGERS, stranger_trials(seen, unseen)),
     ):
         points = trials.curve()
         found[f"eer_{metric}"] = 100 * metrics.eer(points)
