@@ -5,9 +5,9 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from examples.reproduce.partial import corpus, figures, plans
+from examples.reproduce.partial import corpus, figures, plans, table
 from examples.reproduce.partial.corpus import Person
-from examples.reproduce.partial.figures import Scores
+from examples.reproduce.partial.figures import Enrolled, Scores
 from uvsdk.evaluation import metrics
 from uvsdk.training import backbones
 
@@ -40,6 +40,31 @@ def test_a_person_drawn_twice_counts_twice() -> None:
     once = plain.sorted().eer(np.array([1, 1, 1]))
     assert counted != once
     assert plain.sorted().eer(np.array([3, 3, 3])) == pytest.approx(once)
+
+
+def test_what_is_not_compared_counts_nowhere() -> None:
+    nothing = np.nan
+    # a and b took part, c did not: only c's probe meets their templates. One of two genuine is below its 0.8.
+    rows = ([[0.9, nothing, nothing]], [[nothing, 0.7, nothing]], [[0.8, 0.1, nothing]])
+    found = Scores(("a", "b", "c"), tuple(np.array(each) for each in rows))
+    assert found.eer() == 0.5
+    assert found.sorted().meets(np.array([1, 0, 1]))
+    assert not found.sorted().meets(np.array([1, 1, 0]))  # nobody is left who did not take part
+    assert not found.sorted().meets(np.array([0, 0, 1]))
+    interval = figures.interval([found])
+    assert 0.0 <= interval.low <= interval.value <= interval.high <= 1.0
+
+
+def test_impostors_who_took_part_and_who_did_not() -> None:
+    # Two who trained, along the axes, and one who did not, between them.
+    axes, between = np.eye(2), np.array([[0.6, 0.8]])
+    seen = Enrolled(("a", "b"), axes, (axes[:1], axes[1:]))
+    found = figures.parts(seen, Enrolled(("c",), between, (between,)))
+    assert list(found) == list(figures.PARTS)
+    assert np.array_equal(np.concatenate(found["seen"].probes), axes)
+    nothing = np.nan
+    expected = np.array([[1.0, nothing, nothing], [nothing, 1.0, nothing], [0.6, 0.8, nothing]])
+    assert np.array_equal(np.concatenate(found["strangers"].probes), expected, equal_nan=True)
 
 
 def test_intervals_and_gains() -> None:
@@ -86,3 +111,7 @@ def test_every_plan_can_be_built() -> None:
         kind = backbones.get(plan.backbone, plan.train)
         assert (kind.modality, kind.part) == (plan.modality, plan.train)
         assert plan.config(0).train == plan.train
+
+
+def test_the_page_shows_its_rows() -> None:
+    assert table.table() in (table.HERE / "README.md").read_text(encoding="utf-8")

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from examples.reproduce.partial import corpus
-from examples.reproduce.partial.corpus import Person
-from examples.reproduce.partial.figures import Scores, gain, interval
+from examples.reproduce.partial.corpus import Person, Split
+from examples.reproduce.partial.figures import PARTS, Enrolled, Scores, gain, interval, parts
 from examples.reproduce.partial.plans import PLANS, Plan
 from examples.reproduce.record import Row, append, has
 from uvsdk.arrays import Array, Float64
@@ -34,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 SEEDS = (0, 1, 2)
 
 _Parts = Mapping[str, Scores]
-"""Of the people ``seen`` in training, and of those ``unseen``."""
+"""By :data:`examples.reproduce.partial.figures.PARTS`."""
 
 
 class Model:
@@ -63,12 +63,15 @@ class Model:
         rows: Float64 = samples.embed(self.module.eval(), None).numpy().astype(np.float64)
         return rows
 
-    def scores(self, people: Mapping[str, Person]) -> Scores:
-        """Everybody's probes against everybody's template, the mean of the enrolment."""
+    def enrolled(self, people: Mapping[str, Person]) -> Enrolled:
+        """Their templates, each the mean of the enrolment, and probes."""
         means = np.stack([self.embed(person.enrol).mean(axis=0) for person in people.values()])
         templates = means / np.linalg.norm(means, axis=1, keepdims=True)
-        probes = [self.embed(person.probes) for person in people.values()]
-        return Scores(tuple(people), tuple(rows @ templates.T for rows in probes))
+        return Enrolled(tuple(people), templates, tuple(self.embed(person.probes) for person in people.values()))
+
+    def parts(self, people: Split) -> _Parts:
+        """Of the people who train and of those who do not."""
+        return parts(self.enrolled(people.train), self.enrolled(people.unseen))
 
     def _views(self, features: Sequence[Array], *, crops: bool) -> tuple[FrozenViews, ...]:
         assert self._part is not None
@@ -103,7 +106,7 @@ def tune(plan: Plan, rates: Sequence[float], rounds: Sequence[int]) -> None:
 
 
 def _tried(method: str, setting: str, model: Model, people: Mapping[str, Person]) -> Row:
-    return Row(method, setting, 0, "eer_validation", 100 * model.scores(people).eer(), "percent")
+    return Row(method, setting, 0, "eer_validation", 100 * model.enrolled(people).scores().eer(), "percent")
 
 
 def run(plan: Plan, results: Path) -> None:
@@ -115,11 +118,10 @@ def run(plan: Plan, results: Path) -> None:
     untrained, trained = list[_Parts](), list[_Parts]()
     for seed in SEEDS:
         people = corpus.split(everybody, plan.kind, seed)
-        parts = {"seen": people.train, "unseen": people.unseen}
         backbones.unflatten(model.module, model.start)
-        untrained.append({name: model.scores(part) for name, part in parts.items()})
+        untrained.append(model.parts(people))
         seconds = train(model, plan, people.train, seed)
-        trained.append({name: model.scores(part) for name, part in parts.items()})
+        trained.append(model.parts(people))
         rows = [Row(plan.algorithm, plan.setting, seed, "simulated", seconds, "seconds")]
         for method, setting, found in (
             ("frozen", _start(plan), untrained[-1]),
@@ -148,7 +150,7 @@ def _start(plan: Plan) -> str:
 def _pooled(plan: Plan, untrained: Sequence[_Parts], trained: Sequence[_Parts]) -> list[Row]:
     """Intervals over people, the groups of the three seeds together; under seed -1, for they are of all seeds."""
     rows = []
-    for part in ("seen", "unseen"):
+    for part in PARTS:
         before, after = [found[part] for found in untrained], [found[part] for found in trained]
         for method, setting, found in (
             ("frozen", _start(plan), interval(before)),

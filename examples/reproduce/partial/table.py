@@ -6,22 +6,27 @@ import re
 from pathlib import Path
 
 from examples.reproduce import record
+from examples.reproduce.partial.figures import PARTS
 
 HERE = Path(__file__).parent
 POOLED = -1
+HEAD = (
+    "| method | setting | EER against those who took part | gain | EER against strangers | gain | newcomers among "
+    "themselves | gain |"
+)
 _TABLE = re.compile(r"(<!-- table -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
 def table() -> str:
     """Markdown: error rates over the seeds, with their intervals, and what was gained over the frozen encoder."""
-    lines = ["| method | setting | EER unseen | gain unseen | EER seen | gain seen |", "|---|---|---|---|---|---|"]
+    lines = [HEAD, "|---|---|---|---|---|---|---|---|"]
     rows = [row for row in record.read(HERE / "results.csv") if row.seed == POOLED]
     order = {"frozen": 0}
     names = sorted({(row.method, row.setting) for row in rows}, key=lambda name: _place(name, order))
     for method, setting in names:
         found = {row.metric: row.value for row in rows if (row.method, row.setting) == (method, setting)}
-        cells = [_rate(found, "eer_unseen"), _gain(found, "gain_unseen"), _rate(found, "eer_seen")]
-        lines.append(f"| `{method}` | {setting} | {' | '.join([*cells, _gain(found, 'gain_seen')])} |")
+        cells = [cell for part in PARTS for cell in (_rate(found, f"eer_{part}"), _gain(found, f"gain_{part}"))]
+        lines.append(f"| `{method}` | {setting} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -33,6 +38,8 @@ def _place(name: tuple[str, str], order: dict[str, int]) -> tuple[str, int, int]
 
 
 def _rate(found: dict[str, float], metric: str) -> str:
+    if metric not in found:
+        return ""
     return f"{found[metric]:.1f} % ({found[f'{metric}_low']:.1f} to {found[f'{metric}_high']:.1f})"
 
 

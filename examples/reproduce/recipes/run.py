@@ -65,7 +65,7 @@ def run(task: Task, algorithm: str, seed: int, variant: str, model: Model, peopl
     groups = {"seen": parts.train, "unseen": parts.unseen}
 
     def measured() -> dict[str, Scores]:
-        return {name: model.scores(group) for name, group in groups.items()}
+        return {name: model.enrolled(group).scores() for name, group in groups.items()}
 
     backbones.unflatten(model.module, model.start)
     before = measured()
