@@ -48,8 +48,8 @@ class Plan:
         trainers: how many people train.
         evaluators: how many only evaluate. With none, and under algorithms of which the server may have no mean,
             nothing is centred and nothing returns.
-        head: ``centred``, ``free`` (the same, in steps four times as long and without returns), ``last layer``
-            (CAM++'s own) or the length of a code.
+        head: ``centred``, ``long steps`` (the same, in steps four times as long), ``free`` (in such steps and without
+            returns), ``last layer`` (CAM++'s own) or the length of a code.
     """
 
     domain: str
@@ -64,7 +64,7 @@ class Plan:
         return f"{self.domain}, {self.trainers} train, {self.head}"
 
 
-_CENTRED = ("centred", "free")
+_CENTRED = ("centred", "long steps", "free")
 _BROAD = ("telephone", "codec", "far field", "clean")
 _METHODS = ("fedmetric", "fixed", "softmax")
 PLANS = (
@@ -83,6 +83,8 @@ PLANS = (
     Plan("telephone", "fedaws", 100, 40, "last layer"),
     Plan("telephone", "feduv", 100, 40, "255"),
     *(Plan(domain, name, 100, 40) for domain in ("far field", "codec") for name in _METHODS),
+    *(Plan(domain, "fedaws", 100, 40, "long steps") for domain in _BROAD if domain != "clean"),
+    Plan("letters", "fedaws", 8, 8, "long steps"),
 )
 
 _Parties = dict[str, Trials]
@@ -139,8 +141,8 @@ def run(plan: Plan, seed: int, laboratory: Laboratory) -> tuple[dict[str, _Parti
     named = {"deployment": "learning", "backbone": "campplus+centred", "algorithm": plan.algorithm}
     config = replace(recipes.configured({**named, "recipe": "voice-centred"}), seed=seed)
 
-    if plan.head == "free":
-        config = replace(config, backtracking=False, server_learning_rate=4 * config.server_learning_rate)
+    if plan.head in _CENTRED[1:]:
+        config = replace(config, server_learning_rate=4 * config.server_learning_rate, backtracking=plan.head != "free")
 
     @torch.no_grad()
     def embed(rows: Float32) -> Float64:
