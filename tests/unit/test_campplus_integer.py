@@ -22,7 +22,7 @@ from uvsdk.system.execution import onnxruntime
 from uvsdk.training import backbones
 from uvsdk.training.backbones import Backbone, Partial
 from uvsdk.training.export import export_bundle
-from uvsdk.training.graphs.campplus import integer, ranges
+from uvsdk.training.graphs.campplus import graph_in_8_bits, integer, ranges
 
 LENGTHS = (1, 2, 57, 200, 331)
 
@@ -53,9 +53,8 @@ def random() -> tuple[Backbone, bytes]:
     """A random network and its graph with ranges measured on these views."""
     frozen = backbones.get("campplus", "head")(_whole())  # type: ignore[call-arg]
     assert isinstance(frozen, Partial)
-    state, reach = measure_ranges.tensors(frozen), _measured().ranges()
-    head = {name: value.detach().numpy() for name, value in frozen.rest.named_parameters(prefix="rest")}
-    first, second = (integer.integer_graph(state, reach, head).SerializeToString() for _ in range(2))
+    reach = _measured().ranges()
+    first, second = (graph_in_8_bits(frozen, reach).SerializeToString() for _ in range(2))
     assert first == second
     return frozen.eval(), first
 
@@ -150,6 +149,50 @@ def test_the_published_weights_in_8_bits() -> None:
         assert one is not None
         assert other is not None
         assert difference_of_spans(one) == pytest.approx(difference_of_spans(other), abs=0.1)
+
+
+def test_a_head_behind_the_last_layer_hears_the_integer_graph() -> None:
+    """z = W e + b of the direction e of ``frozen``, on which devices train and which is near the float network's."""
+    trunk = backbones.get("campplus+centred", "head")(backbones.get("campplus+centred")(_whole()))  # type: ignore[call-arg]
+    assert isinstance(trunk, Partial)
+    model = graph_in_8_bits(trunk.eval(), _measured().ranges())
+    weight, bias = (
+        np.random.default_rng(0).normal(size=(192, 193)).astype(np.float32)[:, :192],
+        np.full(192, 0.1, np.float32),
+    )
+    for tensor in model.graph.initializer:
+        for name, value in (("rest.weight", weight), ("rest.bias", bias)):
+            if tensor.name == name:
+                tensor.CopyFrom(numpy_helper.from_array(value, name))
+    x = views(2, 200)
+    z, frozen, own = onnxruntime.InferenceSession(model.SerializeToString()).run(["z", "frozen", "spans"], {"views": x})
+    direction = frozen / np.linalg.norm(frozen, axis=1, keepdims=True)
+    assert z == pytest.approx(direction @ weight.T + bias, rel=1e-4, abs=1e-4)
+    with torch.no_grad():
+        expected = trunk.stem(torch.from_numpy(x)).numpy()
+    assert frozen.shape == expected.shape == (2, 192)
+    cosine = (expected * frozen).sum(axis=1) / np.linalg.norm(expected, axis=1) / np.linalg.norm(frozen, axis=1)
+    assert cosine.min() > 0.98
+    plain = session().run(["spans"], {"views": x})[0]
+    assert own == pytest.approx(plain, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["campplus+centred", "campplus+64"])
+def test_published_weights_with_a_head_of_its_own_in_8_bits(name: str) -> None:
+    """In a bundle of at most 9 MB; the head is trained, and what it hears is what ``campplus`` gives."""
+    try:
+        backbone, plain = (backbones.get(of, "head").load() for of in (name, "campplus"))
+    except WeightsNotFoundError as error:
+        pytest.skip(f"weights are not here: {error}")
+    quantised, own = export_bundle(backbone), export_bundle(plain)
+    assert quantised.manifest.preprocessing["frozen"] == "int8"
+    assert len(quantised.to_bytes()) < 9e6
+    x = views(1, 200)
+    heard = quantised.session().run(["frozen"], {"views": x})[0]
+    assert heard == pytest.approx(own.session().run(["z"], {"views": x})[0], rel=5e-3, abs=5e-3)
+    with torch.no_grad():
+        expected = backbone.rest(torch.from_numpy(heard)).numpy()
+    assert quantised.session().run(["z"], {"views": x})[0] == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 def _views(features: Float32, bundle: Bundle) -> Float32:

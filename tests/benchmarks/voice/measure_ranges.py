@@ -29,7 +29,7 @@ from uvsdk.modality.voice import audio, fbank
 from uvsdk.system.execution import onnxruntime
 from uvsdk.training import backbones
 from uvsdk.training.backbones import Partial
-from uvsdk.training.graphs.campplus.integer import integer_graph
+from uvsdk.training.graphs.campplus import below, graph_in_8_bits
 from uvsdk.training.graphs.campplus.ranges import Ranges, digest, heard, measured, ranges_of
 
 HERE = Path(__file__).resolve()
@@ -54,7 +54,7 @@ def main() -> None:
     frozen = backbones.get("campplus", "head").load()
     assert isinstance(frozen, Partial)
     source = f"{CLIPS} clips of {len(speech)} speakers or languages: klettres-data, FSDD; telephone and noise"
-    ranges = measures.ranges(weights=digest(tensors(frozen)), source=source)
+    ranges = measures.ranges(weights=digest(below(frozen)[0]), source=source)
     left = (statistics(frozen, ranges, views) - exact(frozen, views)).mean(axis=0)
     np.savez_compressed(
         arguments.output,
@@ -121,15 +121,9 @@ def measure(backbone: nn.Module, views: Sequence[Float32]) -> Measures:
     return Measures(lows.min(axis=0), highs.max(axis=0), mean.astype(np.float32))
 
 
-def tensors(frozen: Partial) -> dict[str, Float32]:
-    """The frozen layers by name."""
-    return {name: value.numpy() for name, value in frozen.stem.state_dict().items()}
-
-
 def statistics(frozen: Partial, ranges: Ranges, views: Sequence[Float32]) -> Float32:
     """What the head is laid over as the integer graph makes it, float32 (n, 1024)."""
-    head = {name: value.detach().numpy() for name, value in frozen.rest.named_parameters()}
-    model = integer_graph(tensors(frozen), ranges, head).SerializeToString()
+    model = graph_in_8_bits(frozen, ranges).SerializeToString()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model, options)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -55,16 +56,35 @@ _FINER = 16
 _CUT = 0.5
 
 
-def integer_graph(state: State, ranges: Ranges, head: Mapping[str, Float32]) -> ModelProto:
-    """views float32 (n, frames, 80) -> z float32 (n, d) and, as ``frozen``, what the head is laid over, (n, 1024).
+Over = Literal["statistics", "embedding", "direction"]
+"""What a trained layer is laid over, see :class:`Head`."""
 
-    As ``spans`` it gives the head of each half second, (n, k, d), see :mod:`uvsdk.training.graphs.campplus.spans`.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """The linear layer of a graph that is trained.
 
     Args:
-        state: the frozen layers.
+        shapes: of its weight and, where it has one, its bias, by name in this order.
+        over: what it is laid over: the ``statistics`` over time, so that it is CAM++'s own last layer; or, behind that
+            one, which stays as it is, the ``embedding`` or its ``direction``.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    over: Over = "statistics"
+
+
+def integer_graph(state: State, ranges: Ranges, dense: tuple[Float32, Float32], head: Head) -> ModelProto:
+    """views float32 (n, frames, 80) -> z float32 (n, d) and, as ``frozen``, what the head is laid over.
+
+    As ``spans`` it gives CAM++'s last layer of each half second, see :mod:`uvsdk.training.graphs.campplus.spans`.
+
+    Args:
+        state: the frozen layers below CAM++'s last one.
         ranges: of their activations.
-        head: the linear head's weight, (d, 1024), and bias, (d,), by their names in this order. Its values are those of
-            ``spans``; ``z`` is made with values of its own, which the graph holds as zeros.
+        dense: that layer's weight, (192, 1024), and bias, (192,). Where it is what is trained, its values are those of
+            ``spans``; ``z`` is made with values of its own.
+        head: what is trained; the graph holds its values as zeros.
 
     Raises:
         BundleError: the layers are not those of CAM++.
@@ -72,7 +92,9 @@ def integer_graph(state: State, ranges: Ranges, head: Mapping[str, Float32]) -> 
     try:
         graph = _Graph({name: np.asarray(value, np.float64) for name, value in state.items()}, ranges)
         graph.statistics(graph.stages(graph.time(graph.front())))
-        return graph.model(head)
+        graph.embedding(dense)
+        graph.head(head)
+        return graph.model(head, len(dense[1]))
     except KeyError as error:
         raise BundleError(f"these are not the layers of CAM++: there is no {error}") from error
 
@@ -378,24 +400,38 @@ class _Graph:
         self._add("Sqrt", ["variance_up"], "deviation")
         self._add("Squeeze", ["mean", "axis"], "mean_flat")
         self._add("Concat", ["mean_flat", "deviation"], "statistics", axis=1)
-        self._add("Sub", ["statistics", self._constant("left", self._ranges.left.astype(np.float32))], OUTPUT)
 
-    def model(self, head: Mapping[str, Float32]) -> ModelProto:
-        """The finished graph, with a head of zeros."""
-        names = [self._constant(name, np.zeros_like(value)) for name, value in head.items()]
-        self._add("Gemm", [OUTPUT, *names], "z", transB=1)
-        weight, bias = (np.asarray(value, np.float64) for value in head.values())
-        dimension = len(bias)
+    def embedding(self, dense: tuple[Float32, Float32]) -> None:
+        """CAM++'s last layer, of half seconds."""
+        weight, bias = (np.asarray(part, np.float64) for part in dense)
         nodes, constants = span_nodes(weight, bias - weight @ self._ranges.left, output=SPANS)
         self._nodes += nodes
         self._constants |= constants
+
+    def head(self, head: Head) -> None:
+        """What is trained, with zeros, over what it is laid over."""
+        left = self._constant("left", self._ranges.left.astype(np.float32))
+        if head.over == "statistics":
+            self._add("Sub", ["statistics", left], OUTPUT)
+        else:
+            self._add("Gemm", ["statistics", "span_head", "span_head_bias"], OUTPUT)
+        over = OUTPUT
+        if head.over == "direction":
+            over = "direction"
+            self._add("LpNormalization", [OUTPUT], over, axis=1, p=2)
+        names = [self._constant(name, np.zeros(shape, np.float32)) for name, shape in head.shapes.items()]
+        self._add("Gemm", [over, *names], "z", transB=1)
+
+    def model(self, head: Head, dimension: int) -> ModelProto:
+        """The finished graph; ``dimension`` is that of CAM++'s last layer."""
+        embedding, width = next(iter(head.shapes.values()))
         graph = helper.make_graph(
             self._nodes,
             "campplus",
             [helper.make_tensor_value_info("views", TensorProto.FLOAT, ["batch", "frames", MELS])],
             [
-                helper.make_tensor_value_info("z", TensorProto.FLOAT, ["batch", dimension]),
-                helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", STATISTICS]),
+                helper.make_tensor_value_info("z", TensorProto.FLOAT, ["batch", embedding]),
+                helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", width]),
                 helper.make_tensor_value_info(SPANS, TensorProto.FLOAT, ["batch", "spans", dimension]),
             ],
             [numpy_helper.from_array(np.asarray(value), name) for name, value in self._constants.items()],
