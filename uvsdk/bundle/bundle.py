@@ -4,7 +4,8 @@ A bundle is a zip archive of stored (uncompressed) members::
 
     manifest.json       Manifest, and the SHA-256 and size of every other member
     embedding.onnx      views -> z; its trainable tensors are external, located in theta.f32
-    NAME.onnx           other graphs that the modality needs, e.g. a voice activity or a face detector
+    NAME.onnx           other graphs that the modality needs, e.g. a voice activity or a face detector; or that check
+                        samples, e.g. for people who speak at once, which are no part of the model version
     presentation.onnx   faces only, optional: a presentation attack detector; no part of the model version
     theta.f32           the trainable parameters, little-endian float32, in the manifest's order
     impostors.f32       calibration scores, where the bundle has been calibrated
@@ -27,6 +28,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -101,7 +103,7 @@ class Bundle:
         self._theta_bytes = theta_bytes(manifest, theta)
         self.theta: Float32 = np.frombuffer(self._theta_bytes, np.dtype("<f4"))
         others = set(self.graphs) - {"embedding"}
-        if "embedding" not in self.graphs or (others and not others <= set(modality.get(manifest.modality).graphs)):
+        if "embedding" not in self.graphs or (others and not others <= _allowed(manifest.modality)):
             raise BundleError(
                 f"a bundle has the graph 'embedding' and those of its modality {manifest.modality}, "
                 f"got {sorted(self.graphs)}"
@@ -336,6 +338,28 @@ class Bundle:
             presentation=presentation,
         )
 
+    def with_check(self, name: str, graph: bytes, *, source: str) -> Bundle:
+        """The same model version with this check of its samples (:attr:`uvsdk.modality.Modality.checks`).
+
+        Args:
+            name: of the check.
+            graph: ONNX.
+            source: where it comes from and under which licence, for the manifest.
+
+        Raises:
+            BundleError: the modality has no such check.
+        """
+        if name not in modality.get(self.manifest.modality).checks:
+            raise BundleError(f"there is no check {name!r} of samples of the modality {self.manifest.modality}")
+        sources = tuple(dict.fromkeys([*self.manifest.sources, source]))
+        return Bundle(
+            replace(self.manifest, sources=sources),
+            self.theta,
+            {**self.graphs, name: graph},
+            self.calibration,
+            presentation=self.presentation,
+        )
+
     def session(self, name: str = "embedding", threads: int = 1) -> onnxruntime.InferenceSession:
         """The onnxruntime session of one graph, built at first use and kept; safe to call from several threads.
 
@@ -477,6 +501,12 @@ def _bundle(
     bundle = kind(*parts, **named)
     bundle.__dict__.update(signature)
     return bundle
+
+
+def _allowed(kind: str) -> set[str]:
+    """The graphs that a bundle of this modality may carry beside the one that embeds."""
+    found = modality.get(kind)
+    return {*found.graphs, *found.checks}
 
 
 def direction(rows: Float32) -> Float32:

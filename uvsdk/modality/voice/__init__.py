@@ -4,7 +4,7 @@ Features are float32 (T, mels), one frame per hop of the speech that was found.
 """
 
 from uvsdk.modality.contract import Augment, Graph, Modality
-from uvsdk.modality.voice import frames
+from uvsdk.modality.voice import frames, overlap
 from uvsdk.modality.voice.augmentation import VoiceAugmentation, augmented
 from uvsdk.modality.voice.degradation import worsen
 from uvsdk.scoring.cells import Division
@@ -28,6 +28,7 @@ MODALITY = Modality(
             "speech.onnx by examples/voice_activity, Apache-2.0; taught on LibriSpeech (CC BY 4.0) by Silero VAD (MIT)",
         )
     },
+    checks={overlap.NAME: overlap.look},
     conditions=(SPEECH_S, SNR_DB, BANDWIDTH_HZ),
     # What moves the scores of a voice: short clips, noise, telephones, which have 4 kHz of bandwidth.
     cells=(Division("speech_s", (2.0,)), Division("snr_db", (15.0,)), Division("bandwidth_hz", (5000.0,))),
