@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from examples.reproduce.conditions import codecs, rooms
+from examples.reproduce.conditions import codecs, rooms, speakers
 from examples.reproduce.conditions.conditions import CONDITIONS, Clip, hum, loudspeaker, overdriven
 from uvsdk.arrays import Float32
 
@@ -97,3 +97,37 @@ def test_without_ffmpeg_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PATH", "")
     with pytest.raises(codecs.MissingToolError, match="not installed"):
         CONDITIONS["GSM"](clips())
+
+
+def pair() -> speakers.Pair:
+    own, other = voice(1), voice(2)
+    return speakers.Pair(own, np.zeros(0, np.float32), other, np.random.default_rng(0))
+
+
+def test_every_kind_of_recording_of_one_and_two_people() -> None:
+    made = {kind: make(pair()) for kind, make in {**speakers.ALONE, **speakers.TWO, **speakers.AT_ONCE}.items()}
+    assert len(made.pop("one, two recordings")) == 0  # there is one alone
+    assert len(made.pop("one, a second of pause")) == 2 * RATE
+    assert all(len(pcm) == RATE for pcm in made.values())
+    own, other = pair().own, pair().other
+    four = made["four fifths, one fifth"]
+    assert np.array_equal(four, np.concatenate([own[:12_800], other[12_800:]]))
+    a_while = made["at once for three tenths"]
+    changed = np.flatnonzero(a_while != own)
+    assert 4_800 <= changed.min() <= changed.max() < 9_600
+    softer = made["at once, the other 10 dB softer"] - own
+    assert 10 * np.log10(np.mean(own**2) / np.mean(softer**2)) == pytest.approx(10, abs=0.1)
+
+
+def test_an_interval_over_people() -> None:
+    """Ten people of four recordings, of one of whom all are refused: a tenth, none to three tenths of the people."""
+    people = np.arange(10).repeat(4)
+    low, high = speakers.interval(people == 3, people)
+    assert low == 0.0
+    assert high == pytest.approx(0.3, abs=0.101)
+    assert speakers.interval(people >= 0, people)[1] == 1.0
+
+
+def test_the_halves_share_nobody_and_are_about_halves() -> None:
+    chosen = [speakers.half_of(str(person)) == "choose" for person in range(1_000)]
+    assert 400 < sum(chosen) < 600

