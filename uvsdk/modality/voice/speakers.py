@@ -29,7 +29,7 @@ SPANS = 5
 
 # The direction of a part's mean is the less certain the shorter the part is: the cosine between two parts of one person
 # falls by about this much for each in units of one over its spans.
-_UNCERTAINTY = 0.3
+_UNCERTAINTY = 0.4
 # ``strict`` asks for this part of the limit.
 _STRICT = 6 / 7
 
@@ -55,14 +55,14 @@ def difference_of_spans(spans: Float32) -> float:
     """The same by spans: 0 where all agree, below 1 where two parts share nothing, for short parts most of all.
 
     The spans are cut in two parts at every place. One minus the cosine of the parts' means is divided by
-    1 + 0.3 (1 / n + 1 / m) for parts of n and m spans; the result is the highest of these.
+    1 + 0.4 (1 / n + 1 / m) for parts of n and m spans; the result is the highest of these.
 
     Args:
         spans: the model's rows for consecutive spans, (k, d), k >= 2, not of unit length.
 
     >>> one, other = np.eye(2, dtype=np.float32)
-    >>> round(difference_of_spans(np.stack([one, one, one, other, other, other])), 3)  # 1 / (1 + 0.3 (1/3 + 1/3))
-    0.833
+    >>> round(difference_of_spans(np.stack([one, one, one, other, other, other])), 3)  # 1 / (1 + 0.4 (1/3 + 1/3))
+    0.789
     """
     differences, first = _cut(spans, least=1)
     certain = 1.0 + _UNCERTAINTY * (1.0 / first + 1.0 / (len(spans) - first))

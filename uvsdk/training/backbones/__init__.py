@@ -23,7 +23,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from uvsdk.arrays import Float32
+from uvsdk.arrays import Float32, Float64
 from uvsdk.bundle.manifest import CENTRED, PARTS, Parameter
 from uvsdk.errors import (
     SettingsError,
@@ -371,6 +371,27 @@ def read_state(path: Path) -> dict[str, object]:
     if not isinstance(state, dict):
         raise WeightsError(f"{path} holds a {type(state).__name__}, expected a dictionary of tensors")
     return state
+
+
+def read_arrays(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Float64]:
+    """The tensors of those names in a checkpoint, at its top or under ``state_dict``, float64; others are ignored.
+
+    Raises:
+        WeightsError: it is no checkpoint, or a tensor is missing, of another shape or not finite.
+    """
+    state = read_state(path)
+    inner = state.get("state_dict")
+    tensors = inner if isinstance(inner, dict) else state
+    found: dict[str, Float64] = {}
+    for name, shape in shapes.items():
+        value = tensors.get(name)
+        if not isinstance(value, Tensor) or tuple(value.shape) != shape:
+            got = tuple(value.shape) if isinstance(value, Tensor) else "nothing"
+            raise WeightsError(f"{path}: tensor {name} has {got}, expected {shape}")
+        found[name] = value.detach().double().numpy()
+        if not np.isfinite(found[name]).all():
+            raise WeightsError(f"{path}: tensor {name} holds values that are not finite")
+    return found
 
 
 def load_tensors(module: nn.Module, state: Mapping[str, object], path: Path) -> None:

@@ -22,7 +22,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from uvsdk.arrays import Array, Float64
 from uvsdk.bundle import Bundle
-from uvsdk.errors import UnknownNameError, WeightsError
+from uvsdk.errors import UnknownNameError
 from uvsdk.modality.voice.overlap import CLASSES, INPUT, NAME, OUTPUT
 from uvsdk.training import weights as catalogue
 from uvsdk.training.graphs import serialise
@@ -101,28 +101,10 @@ def with_overlap(
 
 
 def read(path: Path) -> dict[str, Float64]:
-    """The tensors of a checkpoint, float64; no code in the file can run.
+    """The tensors of a checkpoint, float64; no code in the file can run. Raises :class:`WeightsError`."""
+    from uvsdk.training.backbones import read_arrays
 
-    Raises:
-        WeightsError: it is no checkpoint, or a tensor is missing, of another shape or not finite.
-    """
-    import torch
-
-    from uvsdk.training.backbones import read_state
-
-    state = read_state(path)
-    inner = state.get("state_dict")
-    tensors = inner if isinstance(inner, dict) else state
-    found: dict[str, Float64] = {}
-    for name, shape in shapes().items():
-        value = tensors.get(name)
-        if not isinstance(value, torch.Tensor) or tuple(value.shape) != shape:
-            got = tuple(value.shape) if isinstance(value, torch.Tensor) else "nothing"
-            raise WeightsError(f"{path}: tensor {name} has {got}, expected {shape}")
-        found[name] = value.detach().double().numpy()
-        if not np.isfinite(found[name]).all():
-            raise WeightsError(f"{path}: tensor {name} holds values that are not finite")
-    return found
+    return read_arrays(path, shapes())
 
 
 def filters(low_hz: Float64, band_hz: Float64) -> Float64:
