@@ -24,10 +24,11 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.resources
+import math
 import os
 import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -65,8 +66,10 @@ from uvsdk.scoring.record import MAGICS, calibration_bytes
 from uvsdk.system.execution import onnxruntime
 from uvsdk.system.forking import in_child, steady
 
-# Views go through the graph this many at a time, so that a long recording does not cost memory in proportion.
+# Views go through the graph so many, or so many numbers, at a time, so that a long recording does not cost memory in
+# proportion, and many short ones do not either.
 _BATCH = 32
+_BATCH_VALUES = 80_000
 
 SPANS = "spans"
 """The name under which an embedding graph gives what it makes of short spans of its views, float32 (n, k, d)."""
@@ -432,10 +435,7 @@ class Bundle:
         """The outputs for float32 (n, ...) views, which go through the graph some at a time."""
         session = self.session()
         try:
-            parts = [
-                session.run(list(outputs), {"views": views[start : start + _BATCH]})
-                for start in range(0, len(views), _BATCH)
-            ]
+            parts = [session.run(list(outputs), {"views": part}) for part in in_batches(views)]
         except Exception as error:  # onnxruntime's errors share no base class
             raise BundleError(f"the graph does not take views {views.dtype} {views.shape}: {error}") from error
         return [np.concatenate([np.asarray(part, np.float32) for part in found]) for found in zip(*parts, strict=True)]
@@ -507,6 +507,21 @@ def _allowed(kind: str) -> set[str]:
     """The graphs that a bundle of this modality may carry beside the one that embeds."""
     found = modality.get(kind)
     return {*found.graphs, *found.checks}
+
+
+def in_batches(views: Float32) -> Iterator[Float32]:
+    """Views (n, ...) some at a time: at most :data:`_BATCH`, and no more than a graph has room for.
+
+    What a graph holds while it computes grows with the batch, and onnxruntime keeps it: CAM++ in float32 held 600 MB
+    after 32 views of 3 s, 210 MB after two, which it computes a third faster.
+
+    >>> [len(part) for part in in_batches(np.empty((70, 8, 8), np.float32))]
+    [32, 32, 6]
+    >>> [len(part) for part in in_batches(np.empty((7, 300, 80), np.float32))]
+    [3, 3, 1]
+    """
+    size = max(1, min(_BATCH, _BATCH_VALUES // max(math.prod(views.shape[1:]), 1)))
+    return (views[start : start + size] for start in range(0, len(views), size))
 
 
 def direction(rows: Float32) -> Float32:

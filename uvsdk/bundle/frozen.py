@@ -18,6 +18,7 @@ import numpy as np
 from uvsdk import modality
 from uvsdk.arrays import Array, Float32
 from uvsdk.bundle import Bundle
+from uvsdk.bundle.bundle import in_batches
 from uvsdk.errors import BundleError
 from uvsdk.modality.contract import UNCHANGED, Augmentation
 from uvsdk.system.execution import onnxruntime
@@ -27,8 +28,6 @@ CROPS = 8
 
 OUTPUT = "frozen"
 """The name under which a bundle's embedding graph gives what its frozen part made of the views."""
-
-_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +109,7 @@ class FrozenPart:
     def _run(self, views: Float32) -> Float32:
         session = self._bundle.session()
         try:
-            parts = [
-                session.run([OUTPUT], {"views": views[start : start + _BATCH]}, self._options)[0]
-                for start in range(0, len(views), _BATCH)
-            ]
+            parts = [session.run([OUTPUT], {"views": part}, self._options)[0] for part in in_batches(views)]
         except Exception as error:  # onnxruntime's errors share no base class
             raise BundleError(f"the graph does not take views {views.dtype} {views.shape}: {error}") from error
         return np.asarray(np.concatenate(parts), np.float32)
