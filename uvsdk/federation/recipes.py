@@ -64,7 +64,8 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
     {
         "voice-head": Recipe(
             "voice",
-            "a pretrained voice encoder on a channel it was not trained for: its last layer, 265 kB a round of GE2E",
+            "a pretrained voice encoder on a channel it was not trained for: its last layer, 265 kB a round of GE2E, "
+            "787 kB of CAM++",
             _ADAM | {"train": "head", "server_learning_rate": 2e-3, "trust_ratio": 1e-2},
             _NEAR,
         ),

@@ -49,7 +49,8 @@ class Plan:
         evaluators: how many only evaluate. With none, and under algorithms of which the server may have no mean,
             nothing is centred and nothing returns.
         head: ``centred``, ``long steps`` (the same, in steps four times as long), ``free`` (in such steps and without
-            returns), ``last layer`` (CAM++'s own) or the length of a code.
+            returns), ``last layer`` (CAM++'s own), ``last layer by voice-head`` (the same, by the recipe of that name
+            in place of ``voice-centred``) or the length of a code.
     """
 
     domain: str
@@ -65,6 +66,7 @@ class Plan:
 
 
 _CENTRED = ("centred", "long steps", "free")
+_LAST = ("last layer", "last layer by voice-head")
 _BROAD = ("telephone", "codec", "far field", "clean")
 _METHODS = ("fedmetric", "fixed", "softmax")
 PLANS = (
@@ -85,6 +87,8 @@ PLANS = (
     *(Plan(domain, name, 100, 40) for domain in ("far field", "codec") for name in _METHODS),
     *(Plan(domain, "fedaws", 100, 40, "long steps") for domain in _BROAD if domain != "clean"),
     Plan("letters", "fedaws", 8, 8, "long steps"),
+    Plan("letters", "fedaws", 8, 8, _LAST[1]),
+    Plan("telephone", "fedaws", 100, 40, _LAST[1]),
 )
 
 _Parties = dict[str, Trials]
@@ -98,7 +102,7 @@ class Laboratory:
 
     def trunk(self, head: str, seed: int) -> tuple[nn.Module, Callable[[Float32], Float32]]:
         """What is trained, and what makes its input of what the frozen layers gave, (n, 1024) -> (n, d)."""
-        if head == "last layer":
+        if head in _LAST:
             return backbones.get("campplus", "head").load().rest, lambda rows: rows  # type: ignore[attr-defined]
         if head in _CENTRED:
             return Affine(192), self.embedded
@@ -139,7 +143,8 @@ def run(plan: Plan, seed: int, laboratory: Laboratory) -> tuple[dict[str, _Parti
     people = corpus.split(corpus.load(plan.domain), seed, trainers=plan.trainers, evaluators=plan.evaluators)
     trunk, prepare = laboratory.trunk(plan.head, seed)
     named = {"deployment": "learning", "backbone": "campplus+centred", "algorithm": plan.algorithm}
-    config = replace(recipes.configured({**named, "recipe": "voice-centred"}), seed=seed)
+    recipe = "voice-head" if plan.head == _LAST[1] else "voice-centred"
+    config = replace(recipes.configured({**named, "recipe": recipe}), seed=seed)
 
     if plan.head in _CENTRED[1:]:
         config = replace(config, server_learning_rate=4 * config.server_learning_rate, backtracking=plan.head != "free")
