@@ -356,7 +356,10 @@ class Follower:
             rows = {user_id: _rows(enrolment.features, bundle) for user_id, enrolment in people}
         except BundleError as error:  # no direction, not finite
             return str(error), []
-        before = {} if former is None else {user_id: _rows(item.features, former) for user_id, item in people}
+        before: dict[str, Float32] = {}
+        if former is not None:  # where only the calibration differs, nothing need be embedded anew
+            same = former.version == bundle.version
+            before = rows if same else {user_id: _rows(item.features, former) for user_id, item in people}
         made = []
         for user_id, enrolment in people:
             fitting = self.store.template_for(user_id, partial(is_current, bundle=bundle))
