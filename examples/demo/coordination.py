@@ -24,6 +24,8 @@ START_TIMEOUT_S = 60.0
 
 _ENVIRONMENT = {
     "UVSDK_SERVER_DEFAULT_FMR": str(FMR),
+    # Nobody goes away here; on a machine with other work everybody is late.
+    "UVSDK_SERVER_ABSENT_AFTER": "1",
     **{
         f"UVSDK_SERVER_{name}": str(MOST_FAILURES)
         for name in (

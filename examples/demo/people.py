@@ -20,8 +20,8 @@ from uvsdk_device.releases import ReleaseReport, read_standing
 from uvsdk_device.rounds import RoundReport
 
 FMR = 0.01
-"""Named on devices and server alike: single syllables of twenty people are too little for the strictest rate that the
-trials measure, which is what they would decide at by default."""
+"""Named on devices and server alike: some hundred sentences of twenty people are too few for the strictest rate that
+the trials measure, which is what they would decide at by default."""
 
 MOST_FAILURES = 1000
 """The same few people are tried again after every release, impostors too, which no device would let pass."""

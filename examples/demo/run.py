@@ -25,21 +25,31 @@ from dataclasses import replace
 from pathlib import Path
 
 import leash
+import sentences
+import tables
 from crowd import Crowd
-from data import people
+from data import handwriting, people
 from demonstration import SEED, SHOWN, Demonstration, Setup, configured, grouped
-from results import Run, releases_table, terminal_table, write
+from page import write
+from results import Run
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from uvsdk import Bundle, UvsdkError
 
 SETUPS = {
-    # A spoken letter is 0.4 s of speech, less than the half second that the encoder asks for.
-    "voice": Setup("ge2e", "letters", {"minimum_speech_s": 0.2}),
+    # A single syllable, which is measured too, is 0.4 s of speech, less than the half second that the encoder asks for.
+    "voice": Setup("campplus+centred", "voice-centred", {"minimum_speech_s": 0.2}),
     "face": Setup("faceapi-resnet", "face-head"),
     "handwriting": Setup("digits-cnn", "handwriting"),
 }
+
+DOWNLOADED = Path("demo-data")
+"""What is fetched or made for the demonstration, and stays for the next run."""
+
+
+class _NoModelError(UvsdkError):
+    """The model to start from cannot be made; the message says why."""
 
 
 def main() -> int:
@@ -56,17 +66,27 @@ def main() -> int:
     # What earlier runs made goes, the downloaded recordings stay.
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    crowd_data = people(arguments.data, Path("demo-data"))
+    crowd_data = people(arguments.data, DOWNLOADED)
+    if arguments.data is None and crowd_data.modality == "voice":
+        crowd_data = sentences.spoken(crowd_data, DOWNLOADED / "sentences")
     setup = SETUPS[crowd_data.modality]
     if arguments.backbone:
         setup = replace(setup, backbone=arguments.backbone)
+    train = configured(crowd_data, setup, SHOWN, arguments.rounds).train
+    try:
+        model = _export(setup, output, train)
+    except _NoModelError as error:
+        if arguments.data is not None or arguments.backbone or crowd_data.modality == "handwriting":
+            raise SystemExit(str(error)) from None
+        console.print(f"no voices: {error}\nusing handwriting instead, for which nothing is fetched")
+        crowd_data = handwriting(DOWNLOADED / "handwriting")
+        setup = SETUPS[crowd_data.modality]
+        model = _export(setup, output, configured(crowd_data, setup, SHOWN, arguments.rounds).train)
     groups = grouped(crowd_data, setup)
     console.print(f"{len(crowd_data.people)} people: {crowd_data.source}")
     console.print(
         f"{len(groups.trained)} train, {len(groups.evaluate)} only evaluate, {len(groups.outside)} never take part"
     )
-    train = configured(crowd_data, setup, SHOWN, arguments.rounds).train
-    model = _export(setup, output, train)
     by_name = {person.name: person for person in crowd_data.people}
     joined = [by_name[name] for name in groups.joined]
     with _stores(output) as stores, Crowd(joined, stores) as crowd, _progress(console) as progress:
@@ -98,12 +118,13 @@ def main() -> int:
 def _show(run: Run, output: Path, console: Console) -> None:
     summaries = run.summaries()
     write(run, summaries, output)
-    console.print(terminal_table(run, summaries))
+    for table in tables.models(run, summaries):
+        console.print(table.printed())
     if run.people.caveat:
         console.print(run.people.caveat)
     for line in run.learned.evaluations:
         console.print(line)
-    console.print(releases_table(run))
+    console.print(tables.releases(run).printed())
     for check in run.learned.checks:
         verdict = "[green]as expected[/]    " if check.expected else "[red]not as expected[/]"
         console.print(f"{verdict}  {check.what}: {check.outcome}")
@@ -165,9 +186,8 @@ def _export(setup: Setup, output: Path, train: str) -> Path:
     command += [part for name, value in setup.preprocessing.items() for part in ("--set", f"{name}={value}")]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"the starting model could not be made:\n{done.stderr}")
-    # Without a card, where one is shipped: it was measured on other recordings, and finds single letters of one person
-    # to be of five people.
+        raise _NoModelError(f"the starting model could not be made:\n{done.stderr.strip()}")
+    # Without a card, where one is shipped: it was measured on other recordings.
     Bundle.open(target).with_calibration(None).save(target)
     return target
 

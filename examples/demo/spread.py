@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Trains the people of ``groups`` who train, from ``start``.
+    """Trains the people of ``groups`` who train, from ``start``, or from where centring has moved it (``begun``).
 
     Where a part of the model is trained, the rest is asked once of every sample, for all trainings together.
     """
 
     start: Bundle
+    begun: Bundle
     laboratory: Laboratory
     groups: Groups
     frozen: dict[Path, FrozenViews]
@@ -44,7 +45,7 @@ class Spread:
             taught = {path for paths in laboratory.enrolment(groups.trained).values() for path in paths}
             for path in laboratory.usable():
                 found[path] = part(laboratory.features(path), crops=CROPS if path in taught else 0)
-        return cls(start, laboratory, groups, found)
+        return cls(start, laboratory.centred(start, groups) or start, laboratory, groups, found)
 
     def trained_errors(self, config: TrainingConfig) -> Sides[float]:
         """The equal error rates of samples that nobody trained on, after ``config``'s rounds."""
@@ -54,7 +55,7 @@ class Spread:
         from uvsdk.training.backbones import Partial
 
         backbone = backbones.get(self.start.manifest.backbone, config.train).load()
-        backbones.unflatten(backbone, self.start.theta)
+        backbones.unflatten(backbone, self.begun.theta)
         module = backbone.rest if isinstance(backbone, Partial) else backbone
         taught = self.laboratory.enrolment(self.groups.trained)
         if self.frozen:

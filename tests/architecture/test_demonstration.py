@@ -60,12 +60,12 @@ def test_the_marks_lie_at_the_values() -> None:
     assert np.count_nonzero(before != after) == 1  # the horizontal place of one mark
 
 
-def of_a_side(name: str) -> dict[str, object]:
+def of_a_side(*, seeds: bool = False, fnmr: float | None = None) -> dict[str, object]:
     return {
         "eer": 0.1,
         "eer_interval": [0.05, 0.2],
-        "eer_of_seeds": [] if name == "before" else [0.12, 0.1, 0.11],
-        "fnmr_at_fmr_1e-2": None if name == "before" else 0.25,
+        "eer_of_seeds": [0.12, 0.1, 0.11] if seeds else [],
+        "fnmr_at_fmr_1e-2": fnmr,
         "genuine_trials": 505,
         "impostor_trials": 9595,
         "failures_to_acquire": 43,
@@ -95,6 +95,7 @@ def of_a_release(number: int, cause: str, **changed: object) -> dict[str, object
     }
 
 
+METHODS = ("positive_only", "fixed", "fedaws")
 REPORT = {
     "seed": 20,
     "seconds": 210.0,
@@ -102,8 +103,9 @@ REPORT = {
     "groups": {"trained": 8, "evaluate": 9, "outside": 3},
     "rows": {
         name: {
-            "trained": of_a_side(name),
-            "strangers": of_a_side(name),
+            "trained": of_a_side(seeds=name in METHODS),
+            "strangers": of_a_side(seeds=name in METHODS),
+            "single": {side: of_a_side(fnmr=0.25) for side in publish.SIDES},
             "mean_offdiagonal_cosine": 0.123456,
             "rounds": 24,
         }
@@ -119,10 +121,11 @@ REPORT = {
 
 def test_a_report_becomes_rows() -> None:
     rows = publish.rows(REPORT, "people")
-    # Of each model and side an error rate with its interval, FNMR but for the first, two ends of the seeds likewise;
-    # one cosine of each model; of a release 19 figures, of the founding one 15; and what is told of all.
-    of_all = 2 + 1 + 3 + 2 * 3 + 2
-    assert len(rows) == 2 * (4 * 4 - 1 + 3 * 2) + 4 + 19 + 15 + of_all
+    # Of each of five models and either side an error rate with its interval, and two ends of the seeds of three; of
+    # single clips FNMR as well, and no seeds; one cosine of each model; of a release 19 figures, of the founding one
+    # 15; and what is told of all.
+    of_all = 2 + 1 + 3 + 2 * 2 * 3 + 2
+    assert len(rows) == 2 * (5 * 3 + 3 * 2) + 2 * 5 * 4 + 5 + 19 + 15 + of_all
     assert Row("fixed", "people", 20, "eer_seeds_high_strangers", 0.12, "rate") in rows
     assert Row("fedaws", "people", 20, "eer_high_95_trained", 0.2, "rate") in rows
     assert Row("before", "people", 20, "mean_offdiagonal_cosine", 0.1235, "cosine") in rows
@@ -134,21 +137,14 @@ def test_a_report_becomes_rows() -> None:
         for row in record.read(publish.RESULTS)
         if row.setting == publish.VOICES and not row.method.startswith("release ")
     }
-    assert {(row.method, row.metric, row.unit) for row in rows if not row.method.startswith("release ")} | {
-        ("before", f"fnmr_at_fmr_1e-2_{side}", "rate") for side in publish.SIDES
-    } == committed
+    assert {(row.method, row.metric, row.unit) for row in rows if not row.method.startswith("release ")} == committed
 
 
 def test_releases_are_told_in_their_order() -> None:
     report = {**REPORT, "releases": [of_a_release(number, "gate") for number in (10, 9)]}
-    shown = publish.markdown(publish.figures(publish.rows(report, publish.VOICES) + of_the_start()))
+    shown = publish.markdown(publish.figures(publish.rows(report, publish.VOICES)))
     lines = [line for line in shown.splitlines() if re.match(r"\| \d+, gate", line)]
     assert [line.split(",")[0] for line in lines] == ["| 9", "| 10"]
     assert (
         lines[0] == "| 9, gate (1 stay) | 160 | 1 %, 1 % | 0.50 – 0.75 | 40.0 % of 9 | 9/6 · 9/6 | 0/6 · 0/6 | 1.2 % |"
     )
-
-
-def of_the_start() -> list[Row]:
-    """What the report of these tests lacks."""
-    return [Row("before", publish.VOICES, 20, f"fnmr_at_fmr_1e-2_{side}", 0.5, "rate") for side in publish.SIDES]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import wave
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from uvsdk.federation.messages import TrainingConfig
@@ -43,6 +45,69 @@ def test_everybody_is_in_one_group(
     assert sorted(found.joined + found.outside) == sorted(names)
     assert found.trained[:8] == joining[:8]
     assert set(found.strangers) == set(names) - set(found.trained)
+
+
+@pytest.fixture
+def sentences(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(DEMO))
+    return importlib.import_module("sentences")
+
+
+def recorded(path: Path, seconds: float, value: int, rate: int = 16_000) -> Path:
+    with wave.open(str(path), "wb") as recording:
+        recording.setnchannels(1)
+        recording.setsampwidth(2)
+        recording.setframerate(rate)
+        half = round(seconds * rate / 2)
+        recording.writeframes(value.to_bytes(2, "little") * half + (65536 - value).to_bytes(2, "little") * half)
+    return path
+
+
+def test_no_clip_is_in_two_sentences(sentences: ModuleType, tmp_path: Path) -> None:
+    # Clip k has a value of its own, above and as long below zero, so its offset is none. Eleven: two sentences.
+    clips = [recorded(tmp_path / f"{k}.wav", 0.1, 1000 * (k + 1)) for k in range(11)]
+    made = sentences.joined(clips, tmp_path / "joined", most=8)
+    heard = []
+    for path in made:
+        with wave.open(str(path), "rb") as recording:
+            assert (recording.getframerate(), recording.getnframes()) == (16_000, 5 * 1600)
+            heard.append(np.frombuffer(recording.readframes(8000), "<i2").reshape(5, 1600)[:, 0].tolist())
+    assert [[round(value / 1000) for value in sentence] for sentence in heard] == [[1, 3, 5, 7, 9], [2, 4, 6, 8, 10]]
+    assert len(sentences.joined(clips, tmp_path / "fewer", most=1)) == 1
+    assert sentences.joined(clips[:4], tmp_path / "none", most=8) == ()
+
+
+def test_what_is_joined_already_stays(sentences: ModuleType, tmp_path: Path) -> None:
+    clips = [recorded(tmp_path / f"{k}.wav", 0.1, 1000) for k in range(5)]
+    (path,) = sentences.joined(clips, tmp_path / "joined", most=8)
+    path.write_bytes(b"there")
+    assert sentences.joined(clips, tmp_path / "joined", most=8) == (path,)
+    assert path.read_bytes() == b"there"
+
+
+@pytest.mark.parametrize(("letters", "syllables"), [(26, 30), (12, 12), (7, 36), (29, 0), (0, 34)])
+def test_no_clip_enrols_and_verifies(sentences: ModuleType, letters: int, syllables: int) -> None:
+    spoken = [Path(f"a{k}") for k in range(letters)], [Path(f"s{k}") for k in range(syllables)]
+    enrol, verify = sentences.dealt(*spoken)
+    assert not set(enrol) & set(verify)
+    assert sorted(enrol + verify) == sorted(spoken[0] + spoken[1])
+    assert min(len(enrol), len(verify)) >= 12
+
+
+def test_a_person_with_two_speakers_says_syllables_only(sentences: ModuleType, tmp_path: Path) -> None:
+    data = importlib.import_module("data")
+    clips = {
+        (name, kind): tuple(recorded(tmp_path / f"{name}-{kind}-{k:02}.wav", 0.01, 1000) for k in range(24))
+        for name in ("ar", "de", "fr")
+        for kind in ("letter", "syllable")
+    }
+    single = tuple(data.Person(name, clips[name, "letter"], clips[name, "syllable"]) for name in ("ar", "de", "fr"))
+    made = sentences.spoken(data.People("voice", single, "", "as they are"), tmp_path / "sentences")
+    german, french = made.people
+    assert (german.name, french.name, made.caveat) == ("de", "fr", "as they are")
+    assert french.single == clips["fr", "syllable"]
+    assert german.single == clips["de", "syllable"][1::2]
+    assert [len(part) for part in (french.enrol, french.verify, german.enrol, german.verify)] == [4, 4, 2, 2]
 
 
 def lived(life: ModuleType, *, impostors: int, genuine: int = 4, **changed: object) -> object:

@@ -91,7 +91,7 @@ def _reworked(recording: Recording | None) -> Callable[[Bundle, int], Observatio
 
 
 def letters(bundle: Bundle, seed: int) -> Observations:
-    """Single letters and syllables in twenty languages, one speaker each."""
+    """Single letters and syllables in twenty languages, each taken as a person."""
     root = data.named("UVSDK_KLETTRES", "/usr/share/klettres")
     return _embedded(_drawn(sorted(root.glob("*/*/*.ogg")), lambda path: path.parts[-3], seed), bundle)
 

@@ -1,7 +1,7 @@
 """Whose voices and faces are trained on and measured, and which of them choose settings.
 
-``letters``: the languages of Debian's ``klettres-data``, one speaker each; sixteen letters enrol and are trained on,
-syllables are the probes (a language without syllables gives every second letter). Five people choose settings, the
+``letters``: the languages of Debian's ``klettres-data``, each taken as a person; sixteen letters enrol and are trained
+on, syllables are the probes (a language without syllables gives every second letter). Five people choose settings, the
 other fifteen are dealt into three groups: under seed s group s is never trained on.
 
 ``telephone``: LibriSpeech at 8 kHz with white noise 10 dB below the speech, in pieces of 1.6 s. Of the 248 speakers of
