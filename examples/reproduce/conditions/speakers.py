@@ -121,6 +121,7 @@ WORSE: Final = {
 }
 """Kinds that are heard under a condition too."""
 ONE: Final = (*ALONE, *(name for name, (kind, _) in WORSE.items() if kind == "one speaker"))
+EVERY_ONE: Final = "one speaker, all of these"
 KINDS: Final = (*ONE, *TWO, *(name for name in WORSE if name not in ONE), *AT_ONCE)
 
 
@@ -139,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("bundle", type=Path, help="of uvsdk export, with --overlap for people at once")
     parser.add_argument("--name", help="what to call it in the results (default: the backbone's name)")
     parser.add_argument("--half", choices=("figures", "choose"), default="figures")
+    parser.add_argument("--kinds", choices=("all", "one"), default="all", help="one: recordings of one person alone")
     parser.add_argument("--people", type=int, default=1_000, help="at most so many of each length")
     parser.add_argument("--lengths", type=int, nargs="+", choices=LENGTHS_S, default=LENGTHS_S, metavar="S")
     parser.add_argument("--output", type=Path, default=HERE / "speakers.csv")
@@ -148,13 +150,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     alone: list[dict[str, float]] = []
     for length in chosen.lengths:
         clips = recordings(length, chosen.half, chosen.people)
-        for kind, made in _made(clips, length).items():
+        speakers = [clip.speaker for clip in clips]
+        of_one: list[dict[str, float]] = []
+        for kind, made in {**_made(clips, length, chosen.kinds), EVERY_ONE: []}.items():
             values = [_measured(pcm, bundle) for pcm in made]
-            alone += [value for value in values if kind in ONE]
-            rows = list(figures(name, length, kind, [clip.speaker for clip in clips], values, bundle))
+            of_one += values if kind in ONE else []
+            told = of_one if kind == EVERY_ONE else values
+            rows = list(figures(name, length, kind, speakers * (len(told) // len(clips)), told, bundle))
             if chosen.half == "figures":
                 record.append(chosen.output, rows)
             print(f"{length} s, {kind}: " + ", ".join(f"{row.metric} {row.value:.3g}" for row in rows), flush=True)
+        alone += of_one
     if chosen.half == "choose":
         for key in MEASURED:
             found = [value[key] for value in alone if key in value]
@@ -183,7 +189,7 @@ def recordings(length: int, half: str, people: int) -> list[Clip]:
     return [clip for own in found.values() for clip in own]
 
 
-def _made(clips: Sequence[Clip], length: int) -> dict[str, list[Float32]]:
+def _made(clips: Sequence[Clip], length: int, kinds: str) -> dict[str, list[Float32]]:
     """Every kind of recording of every clip, in their order."""
     pairs = list(_pairs(clips, length))
     found = {kind: [make(pair) for pair in pairs] for kind, make in {**ALONE, **TWO, **AT_ONCE}.items()}
@@ -194,7 +200,7 @@ def _made(clips: Sequence[Clip], length: int) -> dict[str, list[Float32]]:
             )
         except MissingToolError as error:
             print(f"{name}: left out, {error}")
-    return {kind: found[kind] for kind in KINDS if kind in found}
+    return {kind: found[kind] for kind in (ONE if kinds == "one" else KINDS) if kind in found}
 
 
 def _pairs(clips: Sequence[Clip], length: int) -> Iterator[Pair]:
