@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--output", type=Path, default=HERE.with_name("results.csv"))
     arguments = parser.parse_args()
-    recordings = _recordings(arguments.data / "speech_librispeech")
+    recordings = read_manifest(arguments.data / "speech_librispeech")
     bundle = Bundle.open(arguments.bundle) if arguments.bundle else _exported()
     peer = Peer(arguments.peer_python) if arguments.peer_python else None
     rows: list[tuple[str, str, str, str, str]] = []
@@ -105,7 +105,7 @@ def _speed(
     times: dict[str, dict[str, list[float]]] = {}
     for repeat in range(repeats + 1):
         for path in clips:
-            spent = {"uvsdk": _ours(bundle, path)}
+            spent = {"uvsdk": ours(bundle, path)}
             if peer is not None:
                 spent["Resemblyzer"] = peer.ask(path)[0]
             for method, stages in spent.items() if repeat else ():
@@ -120,7 +120,8 @@ def _speed(
         yield "uvsdk", setting, "times faster", f"{np.median(ratios):.2f}", "median of pairs"
 
 
-def _ours(bundle: Bundle, path: Path) -> dict[str, float]:
+def ours(bundle: Bundle, path: Path) -> dict[str, float]:
+    """Seconds per stage, and of processor time in total."""
     started = time.process_time()
     # Stages are of the clock; on a machine that does other things their sum exceeds the processor time.
     stages = embed(path, bundle).timings_s
@@ -232,7 +233,8 @@ def _prefixes(bundle: Bundle, frames: Array, whole: Float32) -> Float32:
     )
 
 
-def _recordings(folder: Path) -> list[Recording]:
+def read_manifest(folder: Path) -> list[Recording]:
+    """Every recording of the set."""
     with (folder / "manifest.csv").open(newline="", encoding="utf-8") as lines:
         return [
             Recording(folder / row["path"], row["speaker"], row["split"], float(row["seconds"]))
