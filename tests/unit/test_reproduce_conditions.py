@@ -8,9 +8,15 @@ import shutil
 import numpy as np
 import pytest
 
-from examples.reproduce.conditions import codecs, rooms, speakers
+from examples.reproduce.conditions import codecs, embedded, rooms, speakers
 from examples.reproduce.conditions.conditions import CONDITIONS, Clip, hum, loudspeaker, overdriven
+from examples.reproduce.conditions.embedded import Rows
+from examples.reproduce.conditions.guarded import decided
+from examples.reproduce.conditions.models import MEASURED
 from uvsdk.arrays import Float32
+from uvsdk.evaluation import calibrating
+from uvsdk.modality.voice import MODALITY
+from uvsdk.scoring.conditions import conditions_of
 
 RATE = codecs.RATE
 
@@ -131,3 +137,44 @@ def test_an_interval_over_people() -> None:
 def test_the_halves_share_nobody_and_are_about_halves() -> None:
     chosen = [speakers.half_of(str(person)) == "choose" for person in range(1_000)]
     assert 400 < sum(chosen) < 600
+
+
+def rows(owners: list[int], seed: int, *, speech_s: float, axis: int = 0, shift: float = 0.0) -> Rows:
+    """Unit rows around their person, all of them moved along an axis, with so many seconds of speech, more or less."""
+    rng, people = np.random.default_rng(seed), np.random.default_rng(9).normal(size=(1 + max(owners), 32))
+    people[:, :8] *= 0.1  # nobody differs much there, so whoever does is foreign
+    made = people[owners] + rng.normal(0, 0.2, (len(owners), 32)) + shift * np.eye(32)[axis]
+    measured = np.full((len(owners), len(MEASURED)), np.nan)
+    for name, values in {"speech_s": speech_s, "snr_db": 20.0, "bandwidth_hz": 6_000.0}.items():
+        measured[:, MEASURED.index(name)] = values * rng.uniform(0.8, 1.2, len(owners))
+    return Rows(np.asarray(made / np.linalg.norm(made, axis=1, keepdims=True), np.float32), measured)
+
+
+def test_many_trials_are_decided_as_one_is() -> None:
+    owners = [person for person in range(60) for _ in range(2)]
+    recordings = [Clip(f"{place}", f"{owner:02}", np.zeros(1, np.float32)) for place, owner in enumerate(owners)]
+    names = sorted({clip.speaker for clip in recordings})
+    clean, short = rows(owners, 0, speech_s=5.0), rows(owners, 1, speech_s=2.0, shift=0.3)
+    seen = embedded.observations(recordings, clean, {"short": short}, names)
+    calibration = calibrating.fit(seen, model_version="a model", source="nobody").calibration
+    # Foreign, shorter than anything that was seen, and neither.
+    probes = (
+        rows(owners, 2, speech_s=3.0, axis=5, shift=30.0),
+        rows(owners, 3, speech_s=0.5),
+        rows(owners, 4, speech_s=4.0),
+    )
+    first, second = np.array([0, 3, 17, 40]), np.array([1, 90, 16, 41])
+    for probe, outside in zip(probes, (True, True, False), strict=True):
+        found = decided(calibration, clean, probe, first, second)
+        for place, (one, other) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
+            pair = clean.embeddings[one], probe.embeddings[other]
+            where = [
+                conditions_of(side.qualities(index), MODALITY.conditions)
+                for side, index in ((clean, one), (probe, other))
+            ]
+            placement = calibration.place(*pair, template=where[0], probe=where[1])
+            assert found.outside[place] == (placement.verdict == "outside")
+            assert found.outside[place] == outside
+            for ratio, rise in ((found.ratios, 0.0), (found.guarded, placement.rise)):
+                expected = calibration.llr(*pair, template=where[0], probe=where[1], rise=rise)
+                assert ratio[place] == pytest.approx(expected, abs=1e-9)

@@ -134,6 +134,7 @@ def _played(clips: Sequence[Clip]) -> list[Float32]:
     return found
 
 
+_MU_LAW = Codec("pcm_mulaw", 8_000, "mulaw")
 # Written to a pipe, an MP3 file lacks the header that tells of its 576 samples of encoder delay and 529 of decoder's.
 _MP3 = Codec("libmp3lame", RATE, "mp3", ("-b:a", "32k"), delay=1_105)
 
@@ -144,7 +145,7 @@ def _opus(kilobits: int) -> Condition:
 
 CONDITIONS: Final[Mapping[str, Condition]] = {
     "clean": lambda clips: [clip.pcm for clip in clips],
-    "G.711 mu-law": _coded(Codec("pcm_mulaw", 8_000, "mulaw")),
+    "G.711 mu-law": _coded(_MU_LAW),
     "G.711 A-law": _coded(Codec("pcm_alaw", 8_000, "alaw")),
     "GSM": _coded(Codec("libgsm", 8_000, "gsm")),
     "Opus 6 kbit/s": _opus(6),
@@ -170,3 +171,8 @@ CONDITIONS: Final[Mapping[str, Condition]] = {
     "1 s": _short(1.0),
 }
 """Name -> condition; the first is none, the other twenty-four are."""
+
+MIXED: Final[Mapping[str, Condition]] = {
+    "3 s, G.711 mu-law": lambda clips: through(_short(3.0)(clips), _MU_LAW),
+}
+"""Besides the twenty-four: two at once."""

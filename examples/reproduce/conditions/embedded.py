@@ -1,42 +1,32 @@
-"""Every recording under every condition through a bundle, once; a condition that is there already is not made again."""
+"""Every recording under every condition through a model, once; a condition that is there already is not made again."""
 
 from __future__ import annotations
 
-import csv
-from collections import Counter
+import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import soundfile
 
 from examples.reproduce import data
 from examples.reproduce.conditions.codecs import RATE
-from examples.reproduce.conditions.conditions import CONDITIONS, Clip
+from examples.reproduce.conditions.conditions import CONDITIONS, MIXED, Clip
+from examples.reproduce.conditions.models import MEASURED, OFF, Bundled, Model
+from uvsdk import modality
 from uvsdk.arrays import Float32, Float64
 from uvsdk.bundle import Bundle
-from uvsdk.bundle.inference import embed
-from uvsdk.errors import SampleError
+from uvsdk.bundle.bundle import direction
 from uvsdk.evaluation.observations import ORIGINAL, Observations
-from uvsdk.modality import Capture, Sample
+from uvsdk.modality import Sample
 from uvsdk.modality.voice import MODALITY
 from uvsdk.modality.voice.degradation import RECORDINGS, worsen
 from uvsdk.modality.voice.frames import CapturedVoice
-from uvsdk.modality.voice.quality import REQUIREMENTS
-from uvsdk.scoring.conditions import conditions_of
-
-CLIP_S = 5.0
-"""Seconds from the beginning of each recording, so that all conditions but the short ones are of one length."""
-
-RECORDINGS_A_SPEAKER = 8
-OTHERS = 100
-"""At most so many recordings of those who have several, and so many people who have one: impostors only."""
+from uvsdk.scoring.conditions import Conditions, conditions_of
 
 COPIES = tuple(RECORDINGS)
 """What ``uvsdk calibrate`` makes of every recording, for thresholds from the other half of the people."""
 
-_MEASURED = tuple(dict.fromkeys(item.name for item in (*REQUIREMENTS, *MODALITY.conditions)))
-_OFF = Capture(quality="off")
 _BABBLE_OF = 12
 
 
@@ -46,7 +36,7 @@ class Rows:
 
     Args:
         embeddings: float32 (n, d), unit rows; NaN where the recording gave nothing.
-        measured: float64 (n, k), the qualities of :data:`_MEASURED`; NaN likewise.
+        measured: float64 (n, k), the qualities of :data:`.models.MEASURED`; NaN likewise.
     """
 
     embeddings: Float32
@@ -54,39 +44,31 @@ class Rows:
 
     def qualities(self, index: int) -> dict[str, float]:
         """What was measured of one recording."""
-        return dict(zip(_MEASURED, self.measured[index].tolist(), strict=True))
+        return dict(zip(MEASURED, self.measured[index].tolist(), strict=True))
+
+    def conditions(self) -> list[Conditions]:
+        """Of every recording, as far as a score depends on them."""
+        return [conditions_of(self.qualities(index), MODALITY.conditions) for index in range(len(self.embeddings))]
 
 
-def clips() -> list[Clip]:
-    """The recordings, in the order of the manifest; one that is there twice, once."""
-    root = data.folder() / "speech_librispeech"
-    if not (root / "manifest.csv").exists():
-        raise data.MissingDataError(f"{root} is absent (examples/reproduce/librispeech/README.md says what it is)")
-    with (root / "manifest.csv").open(newline="", encoding="utf-8") as lines:
-        rows = list(csv.DictReader(lines))
-    several = {row["speaker"] for row in rows if not row["split"].startswith("cohort")}
-    counts = Counter[str]()
-    found: dict[bytes, Clip] = {}
-    for row in rows:
-        owner = row["speaker"] if row["speaker"] in several else "others"
-        if counts[owner] == (OTHERS if owner == "others" else RECORDINGS_A_SPEAKER):
-            continue
-        pcm, rate = soundfile.read(root / row["path"], dtype="float32", stop=round(CLIP_S * RATE))
-        assert rate == RATE
-        if pcm.tobytes() not in found:
-            found[pcm.tobytes()] = Clip(row["path"], row["speaker"], pcm)
-            counts[owner] += 1
-    return list(found.values())
+def under(name: str, recordings: Sequence[Clip], model: Model, places: Sequence[int] = ()) -> Rows:
+    """The recordings under one condition, or those at ``places`` among them, made beside the others.
+
+    Raises:
+        MissingToolError: it cannot be made here (:mod:`.codecs`).
+    """
+    chosen = places or range(len(recordings))
+
+    def make() -> dict[str, list[Sample]]:
+        changed = {**CONDITIONS, **MIXED}[name](recordings)
+        return {name: [(changed[place], RATE) for place in chosen]}
+
+    return _remembered(model, [recordings[place] for place in chosen], name, make)[name]
 
 
-def under(name: str, recordings: Sequence[Clip], bundle: Bundle) -> Rows:
-    """The recordings under one condition. Raises :class:`.codecs.MissingToolError` where it cannot be made here."""
-    return _remembered(bundle, name, lambda: {name: [(pcm, RATE) for pcm in CONDITIONS[name](recordings)]})[name]
-
-
-def copies(recordings: Sequence[Clip], bundle: Bundle) -> Mapping[str, Rows]:
+def copies(recordings: Sequence[Clip], model: Bundled) -> Mapping[str, Rows]:
     """The copies that ``uvsdk calibrate`` makes, by name."""
-    return _remembered(bundle, "copies", lambda: _copies(recordings, bundle))
+    return _remembered(model, recordings, "copies", lambda: _copies(recordings, model.bundle))
 
 
 def observations(
@@ -94,14 +76,16 @@ def observations(
 ) -> Observations:
     """The recordings and their copies as ``uvsdk calibrate`` sees them; people by their place in ``people``."""
     every = {ORIGINAL: clean, **made}
-    rows, owner, recording, copy, where = [], [], [], [], []
+    rows, owner, recording, copy = list[Float32](), list[int](), list[int](), list[int]()
+    where = list[Conditions]()
     for place, found in enumerate(every.values()):
+        conditions = found.conditions()
         for index in np.flatnonzero(np.isfinite(found.embeddings[:, 0])).tolist():
             rows.append(found.embeddings[index])
             owner.append(people.index(recordings[index].speaker))
             recording.append(index)
             copy.append(place)
-            where.append(conditions_of(found.qualities(index), MODALITY.conditions))
+            where.append(conditions[index])
     return Observations(
         np.stack(rows),
         np.array(owner, np.int64),
@@ -119,7 +103,7 @@ def _copies(recordings: Sequence[Clip], bundle: Bundle) -> dict[str, list[Sample
     made: dict[str, list[Sample | None]] = {name: [] for name in COPIES}
     heard: list[tuple[str, CapturedVoice]] = []
     for clip in recordings:
-        found = embed((clip.pcm, RATE), bundle, capture=_OFF)
+        found = modality.get("voice").prepare((clip.pcm, RATE), bundle, capture=OFF)
         assert isinstance(found.captured, CapturedVoice)
         others = [voice for speaker, voice in heard if speaker != clip.speaker]
         samples = worsen(found.captured, found.quality.measured, rng, others)
@@ -129,39 +113,32 @@ def _copies(recordings: Sequence[Clip], bundle: Bundle) -> dict[str, list[Sample
     return made
 
 
-def _remembered(bundle: Bundle, key: str, make: Callable[[], Mapping[str, Sequence[Sample | None]]]) -> dict[str, Rows]:
+def _remembered(
+    model: Model, recordings: Sequence[Clip], key: str, make: Callable[[], Mapping[str, Sequence[Sample | None]]]
+) -> dict[str, Rows]:
     """The rows from the cache, else made and put there. They are personal data: never commit or publish the files."""
-    folder = data.cache() / "conditions" / bundle.version[:12]
-    path = folder / f"{key.replace(' ', '-').replace('/', '-')}.npz"
+    of = hashlib.sha256("\n".join(clip.name for clip in recordings).encode()).hexdigest()[:8]
+    path = data.cache() / "conditions" / model.key / of / f"{key.replace(' ', '-').replace('/', '-')}.npz"
     if not path.exists():
         arrays = {}
         for name, samples in make().items():
-            rows = _embedded(samples, bundle)
-            arrays |= {f"{name}|embeddings": rows.embeddings, f"{name}|measured": rows.measured}
-        folder.mkdir(parents=True, exist_ok=True)
+            windows, measured = model.windows(samples)
+            arrays[f"{name}|windows"] = np.concatenate(windows)
+            arrays[f"{name}|counts"] = np.array([len(rows) for rows in windows])
+            arrays[f"{name}|measured"] = measured
+        path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(".draft.npz")
         np.savez(draft, **arrays)
         draft.replace(path)
-    found = {}
     with np.load(path) as file:
-        for name in dict.fromkeys(item.partition("|")[0] for item in file.files):
-            found[name] = Rows(file[f"{name}|embeddings"], file[f"{name}|measured"])
+        kept = {name: file[name] for name in file.files}
+    found = {}
+    for name in dict.fromkeys(item.partition("|")[0] for item in kept):
+        ends = np.cumsum([0, *kept[f"{name}|counts"].tolist()]).tolist()
+        windows = kept[f"{name}|windows"]
+        embeddings = np.full((len(ends) - 1, windows.shape[1]), np.nan, np.float32)
+        for place, (start, end) in enumerate(itertools.pairwise(ends)):
+            if end > start:
+                embeddings[place] = direction(model.rows(windows[start:end]))
+        found[name] = Rows(embeddings, kept[f"{name}|measured"])
     return found
-
-
-def _embedded(samples: Sequence[Sample | None], bundle: Bundle) -> Rows:
-    rows: list[Float32 | None] = []
-    measured = np.full((len(samples), len(_MEASURED)), np.nan)
-    for place, sample in enumerate(samples):
-        rows.append(None)
-        if sample is None:
-            continue
-        try:
-            found = embed(sample, bundle, capture=_OFF)
-        except SampleError:
-            continue
-        rows[place] = found.embedding
-        measured[place] = [found.quality.measured[name] for name in _MEASURED]
-    size = next(len(row) for row in rows if row is not None)
-    nothing = np.full(size, np.nan, np.float32)
-    return Rows(np.stack([nothing if row is None else row for row in rows]), measured)
