@@ -28,9 +28,9 @@ from uvsdk.rest.problems import Problem
 from uvsdk.system import network
 from uvsdk.templates.attempts import wait_s
 from uvsdk_server import audit_commands as audit_log
+from uvsdk_server import checking, monitoring, tokens
 from uvsdk_server import cohort_commands as cohort
 from uvsdk_server import release_commands as releases
-from uvsdk_server import tokens
 from uvsdk_server.app import create_app
 from uvsdk_server.beside import date, in_database, print_table, settings_of, storage_errors
 from uvsdk_server.clocks import wall_clock
@@ -187,6 +187,7 @@ def _configure_serve(parser: argparse.ArgumentParser) -> None:
         metavar="HOST[:PORT]",
         help="name by which devices call this server, behind a proxy or by DNS; several times for several",
     )
+    parser.add_argument("--check", action="store_true", help="say what a start would find and do, and do nothing")
     parser.epilog = "Every other setting is an environment variable UVSDK_SERVER_*, see uvsdk_server.Settings."
 
 
@@ -205,6 +206,10 @@ def _serve(arguments: argparse.Namespace) -> int:
         allow_restricted=None if arguments.allow is None else tuple(arguments.allow),
         authorities=None if arguments.authority is None else tuple(arguments.authority),
     )
+    if arguments.check:
+        with storage_errors():
+            print_table(asyncio.run(checking.report(settings, monitoring.logger("error"))))
+        return 0
     server = Server(create_app(settings), host=settings.host, port=settings.port)
     with storage_errors(), contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it is stopped
         server.run()

@@ -117,7 +117,7 @@ class Deployment:
         url = database_url(settings)
         founding = None
         if judge(settings.data, await look(url)) in ("new", "begun"):
-            founding = _Founding.read(settings, log)
+            founding = Founding.read(settings, log)
         lock = _lock_folder(settings.data)
         database = open_database(settings)
         try:
@@ -329,6 +329,13 @@ async def check_pair(settings: Settings) -> None:
         raise StoreError(f"start `uvsdk serve` with {settings.data} once, so that this version takes it over")
 
 
+def check_change(stored: TrainingConfig, config: TrainingConfig) -> None:
+    """Raise :class:`SettingsError` where a configuration cannot take the place of the one that data were made with."""
+    for name in ("deployment", "modality", "backbone", "algorithm", "train"):
+        if getattr(config, name) != getattr(stored, name):
+            raise SettingsError(f"{name} cannot change once data exist; start another server with an empty folder")
+
+
 def read_training(path: Path) -> TrainingConfig:
     """A training configuration from a ``.json`` or ``.toml`` file, settings of a recipe that it names included.
 
@@ -359,7 +366,7 @@ def _lock_folder(folder: Path) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Founding:
+class Founding:
     """What a first start needs, read before anything is made."""
 
     config: TrainingConfig
@@ -367,6 +374,7 @@ class _Founding:
 
     @classmethod
     def read(cls, settings: Settings, log: Log) -> Self:
+        """From the files that the settings name. Raises :class:`SettingsError`, ``BundleError``, ``WireError``."""
         if settings.model is None or settings.training is None:
             raise SettingsError(
                 f"{settings.data} holds no deployment yet, and the first start needs a model bundle and a training "
@@ -393,7 +401,7 @@ class _Founding:
 
 
 async def _pair(
-    data: Path, database: Database, state: State, founding: _Founding | None, log: Log, clock: Clock
+    data: Path, database: Database, state: State, founding: Founding | None, log: Log, clock: Clock
 ) -> None:
     """Bring the tables up, and see to it that folder and database have one id. A first start fills both.
 
@@ -428,7 +436,7 @@ async def _pair(
 
 
 async def _found(
-    pair: Pair, founding: _Founding, database: Database, blobs: Blobs, files: KeyFolder, now: float
+    pair: Pair, founding: Founding, database: Database, blobs: Blobs, files: KeyFolder, now: float
 ) -> None:
     """Fill an empty database from the model and the configuration."""
     config, bundle = founding.config, founding.bundle
@@ -509,9 +517,7 @@ async def _settle_config(settings: Settings, database: Database, log: Log, now: 
     config = stored if settings.training is None else read_training(settings.training)
     if config == stored:
         return stored
-    for name in ("deployment", "modality", "backbone", "algorithm", "train"):
-        if getattr(config, name) != getattr(stored, name):
-            raise SettingsError(f"{name} cannot change once data exist; start another server with an empty folder")
+    check_change(stored, config)
     check_restricted(config, settings.allow_restricted)
     async with database.write() as connection:
         await ledger.keep_state(connection, row.algorithm_blob, config=config.to_json())

@@ -86,6 +86,7 @@ class Found:
         signing_key: the public key that devices pin, ``None`` likewise.
         algorithm_blob: file of the algorithm's state.
         hpke: ids of the HPKE keys that are not retired.
+        config: the training configuration as it is stored.
     """
 
     revision: str | None = None
@@ -94,6 +95,7 @@ class Found:
     signing_key: bytes | None = None
     algorithm_blob: str = ""
     hpke: tuple[str, ...] = ()
+    config: str = ""
 
 
 async def look(url: str) -> Found:
@@ -149,7 +151,7 @@ def _found(connection: Connection) -> Found:
     if "deployment" not in tables:
         return Found(revision)
     present = {item["name"] for item in inspector.get_columns("deployment")}
-    names = [name for name in ("deployment_id", "signing_key", "algorithm_blob") if name in present]
+    names = [name for name in ("deployment_id", "signing_key", "algorithm_blob", "config") if name in present]
     row = connection.execute(select(*map(column, names)).select_from(table("deployment"))).mappings().first()
     keys = select(column("key_id", String)).select_from(table("server_keys")).where(column("retired").is_(None))
     hpke = tuple(connection.scalars(keys))
