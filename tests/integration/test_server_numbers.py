@@ -65,7 +65,7 @@ def test_every_parameter_of_every_route(server: RunningServer, device: Synthetic
     for method, path, where, name in parameters(server):
         for text in TEXTS:
             fills = {"user": device.user, "device_id": device.device_id, "round_id": "1", "version": "current"}
-            fills |= {"whose": "person", "name": device.user, "deletion_id": "0" * 32}
+            fills |= {"whose": "person", "name": device.user, "deletion_id": "0" * 32, "token_id": "0" * 12}
             if where == "path":
                 fills[name] = quote(text, safe="")
             target = re.sub(r"\{(\w+)\}", lambda found: fills[found[1]], path)  # noqa: B023
