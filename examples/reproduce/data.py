@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import itertools
 import os
@@ -41,6 +42,15 @@ def cache() -> Path:
     path = Path(os.environ.get("UVSDK_CACHE", Path.home() / ".cache" / "uvsdk")) / "reproduce"
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def readers() -> dict[tuple[bool, str], list[str]]:
+    """LibriSpeech recordings below ``speech_librispeech``, by whether their part has one of each reader, and reader."""
+    found: dict[tuple[bool, str], list[str]] = {}
+    with (folder() / "speech_librispeech" / "manifest.csv").open(newline="", encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            found.setdefault((row["split"].startswith("cohort"), row["speaker"]), []).append(row["path"])
+    return found
 
 
 def _arrays(name: str) -> dict[str, NDArray[np.generic]]:

@@ -106,11 +106,9 @@ def _verify(arguments: argparse.Namespace) -> None:
         entries, signed = _whole(arguments.data)
         audit.verify_chain(entries)
     else:
-        text = _text(arguments.file)
-        signed = verify_export(text)
-        entries = [Entry.of_line(line) for line in text.splitlines()[:-1]]
+        entries, signed = verify_export(_text(arguments.file))
     if arguments.kept is not None:
-        kept = verify_export(_text(arguments.kept))
+        _, kept = verify_export(_text(arguments.kept))
         if (kept.deployment, kept.key) != (signed.deployment, signed.key):
             raise StoreError(f"{arguments.kept} is the log of another deployment, or was signed by another key")
         covers(entries, kept)

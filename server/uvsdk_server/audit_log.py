@@ -81,8 +81,8 @@ def exported(entries: Iterable[Entry], signed: SignedHead) -> str:
     return "\n".join((*(entry.line() for entry in entries), signed.line(), ""))
 
 
-def verify_export(text: str) -> SignedHead:
-    """Follow every entry of an export up to its head; gives the head, whose key is still to be compared.
+def verify_export(text: str) -> tuple[list[Entry], SignedHead]:
+    """Follow every entry of an export up to its head; gives both, and the head's key is still to be compared.
 
     Raises:
         StoreError: the file is none, is cut, or an entry was changed, removed or put in between.
@@ -97,7 +97,7 @@ def verify_export(text: str) -> SignedHead:
     found = verify_chain(entries)
     if found != signed.head:
         raise StoreError(f"the export ends at entry {found.number} and its head says {signed.head.number}: it was cut")
-    return signed
+    return entries, signed
 
 
 def covers(entries: Iterable[Entry], kept: SignedHead) -> None:

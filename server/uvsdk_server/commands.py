@@ -304,8 +304,9 @@ def _token(arguments: argparse.Namespace) -> int:
     async def rotate(connection: AsyncConnection) -> str:
         grace_s = arguments.hours * 3600.0
         text = await tokens.rotate(connection, arguments.id, now=wall_clock(), by=audit.COMMAND, grace_s=grace_s)
-        found = {token.token_id: tokens.read_scopes(token.scopes) for token in await tokens.list_tokens(connection)}
-        if arguments.output is None and "operator" not in found[arguments.id]:
+        token = await tokens.of_id(connection, arguments.id)
+        assert token is not None  # it has just been changed
+        if arguments.output is None and "operator" not in tokens.read_scopes(token.scopes):
             return text
         default = settings_of(data=arguments.data).data / f"{OPERATOR_TOKEN}-{arguments.id}-{secrets.token_hex(3)}"
         path = arguments.output or default

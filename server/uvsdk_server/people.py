@@ -373,17 +373,19 @@ async def approve(
         return frozenset()
     if await roster.count(connection, row.user, ("active",)) >= limit:
         raise _full(limit)
+    gone = await roster.activate(connection, row)
     await note_device(connection, keys, "device-approved", (row.user, row.device_id), now=now, by=by)
-    return await roster.activate(connection, row)
+    return gone
 
 
 async def revoke(
     connection: AsyncConnection, row: DeviceRow, keys: KeyFolder, *, now: float, by: str
 ) -> frozenset[str]:
     """Take a device's rights for good; gives those that no longer train. Arguments as of :func:`approve`."""
+    gone = await roster.revoke(connection, row)
     if row.state != "revoked":
         await note_device(connection, keys, "device-revoked", (row.user, row.device_id), now=now, by=by)
-    return await roster.revoke(connection, row)
+    return gone
 
 
 async def note_device(

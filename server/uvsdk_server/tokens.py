@@ -178,6 +178,17 @@ async def list_tokens(connection: AsyncConnection) -> list[Token]:
     return await every(connection, Token, select(tokens).order_by(tokens.c.created))
 
 
+async def page(connection: AsyncConnection, limit: int, after: str = "") -> list[Token]:
+    """At most ``limit`` tokens whose ids are above ``after``, by id."""
+    query = select(tokens).where(tokens.c.token_id > after).order_by(tokens.c.token_id).limit(limit)
+    return await every(connection, Token, query)
+
+
+async def of_id(connection: AsyncConnection, token_id: str) -> Token | None:
+    """One token, valid or not."""
+    return await first(connection, Token, select(tokens).where(tokens.c.token_id == token_id))
+
+
 async def revoke(connection: AsyncConnection, token_id: str, *, now: float, by: str) -> bool:
     """Revoke a token by its id; false where there is none. ``now`` and ``by`` as of :func:`create`."""
     result = await connection.execute(update(tokens).where(tokens.c.token_id == token_id).values(revoked=True))
@@ -202,7 +213,7 @@ async def rotate(connection: AsyncConnection, token_id: str, *, now: float, by: 
     """
     if not 0 <= grace_s <= LONGEST_GRACE_S:
         raise SettingsError(f"a former secret is taken for 0 s to 30 days more, got {grace_s:g} s")
-    row = await first(connection, Token, select(tokens).where(tokens.c.token_id == token_id))
+    row = await of_id(connection, token_id)
     if row is None or row.state(now) != "valid":
         raise SettingsError(f"there is no token {token_id} that is valid; see `uvsdk token list`")
     if "enrol" in read_scopes(row.scopes):
@@ -251,7 +262,7 @@ async def let(
     """
     if not _USER.fullmatch(user):
         raise SettingsError("a hashed user id is 64 hexadecimal digits in lower case")
-    row = await first(connection, Token, select(tokens).where(tokens.c.token_id == token_id))
+    row = await of_id(connection, token_id)
     if row is None:
         raise SettingsError(f"there is no token {token_id}; see `uvsdk token list`")
     if not row.limited:
@@ -346,7 +357,7 @@ async def _find(connection: AsyncConnection, text: str, now: float) -> Token:
     # What cannot be a token is not looked for: databases and hashes take no lone surrogates, PostgreSQL no NUL.
     parts = text.split("_", 2) if text.isascii() and text.isprintable() else []
     token_id = parts[1] if len(parts) == 3 else ""
-    row = await first(connection, Token, select(tokens).where(tokens.c.token_id == token_id))
+    row = await of_id(connection, token_id)
     # An unknown id costs the same comparisons, so that ids cannot be told apart by time.
     shown = _digest(text)
     newest = hmac.compare_digest(shown, row.digest if row else _NO_DIGEST)

@@ -41,6 +41,12 @@ def test_a_token_for_some_people_verifies_nobody_else(tmp_path: Path, capsys: py
         assert server.ask("GET", f"/v1/tokens/{name}/users").json() == {"users": [device.user]}
         listed = {item["token_id"]: item for item in server.ask("GET", "/v1/tokens").json()["tokens"]}
         assert (listed[name]["limited"], listed[name]["state"]) == (True, "valid")
+        pages, after = [], ""
+        while after is not None:
+            answer = server.ask("GET", f"/v1/tokens?limit=1&after={after}").json()
+            pages += [item["token_id"] for item in answer["tokens"]]
+            after = answer["next_after"]
+        assert pages == sorted(listed)
         assert server.ask("DELETE", f"/v1/tokens/{name}/users/{device.user}").status_code == 204
         assert server.ask("DELETE", f"/v1/tokens/{name}/users/{device.user}").status_code == 204
         assert verified(server, token, device) == "forbidden"

@@ -13,7 +13,6 @@ What the layers before CAM++'s last one make of each clip is computed once and k
 
 from __future__ import annotations
 
-import csv
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -157,11 +156,7 @@ CHANNELS: Final[Mapping[str, _Channel]] = {"telephone": _telephone, "codec": _co
 
 def _librispeech(domain: str) -> _Samples:
     folder = data.folder() / "speech_librispeech"
-    with (folder / "manifest.csv").open(newline="", encoding="utf-8") as lines:
-        rows = list(csv.DictReader(lines))
-    paths: dict[tuple[bool, str], list[str]] = {}
-    for row in rows:
-        paths.setdefault((row["split"].startswith("cohort"), row["speaker"]), []).append(row["path"])
+    paths = data.readers()
     several = {speaker for alone, speaker in paths if not alone}
 
     def pieces(path: str, places: Iterable[int]) -> list[Sample]:

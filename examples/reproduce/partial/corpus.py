@@ -15,7 +15,6 @@ settings, the others are dealt into three groups as letters' are.
 
 from __future__ import annotations
 
-import csv
 import io
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -116,11 +115,7 @@ def _letters(bundle: Bundle) -> dict[str, Person]:
 
 def _telephone(bundle: Bundle) -> dict[str, Person]:
     folder = data.folder() / "speech_librispeech"
-    with (folder / "manifest.csv").open(newline="", encoding="utf-8") as lines:
-        rows = list(csv.DictReader(lines))
-    paths: dict[tuple[bool, str], list[str]] = {}
-    for row in rows:
-        paths.setdefault((row["split"].startswith("cohort"), row["speaker"]), []).append(row["path"])
+    paths = data.readers()
     several = {speaker for alone, speaker in paths if not alone}
     people: list[tuple[str, list[Sample], list[Sample]]] = []
     for (alone, speaker), found in sorted(paths.items()):

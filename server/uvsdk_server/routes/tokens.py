@@ -54,7 +54,7 @@ class TokenListing(BaseModel):
 
 
 class TokensAnswer(BaseModel):
-    """A page, oldest first; ``next_after`` is the ``after`` of the next page, ``null`` on the last."""
+    """A page, by id; ``next_after`` is the ``after`` of the next page, ``null`` on the last."""
 
     tokens: list[TokenListing]
     next_after: str | None
@@ -71,22 +71,21 @@ async def get_tokens(
     served: Served,
     shown: Operator,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
-    after: Annotated[str | None, Query(pattern="^[0-9a-f]{12}$")] = None,
+    after: Annotated[str, Query(pattern="^[0-9a-f]{0,12}$")] = "",
 ) -> TokensAnswer:
-    """Every token, as ``uvsdk token list`` shows them; ``after`` is the id of one."""
+    """Every token, without its secret; ``uvsdk token list`` shows them too."""
     async with served.database.read() as connection:
-        found = await tokens.list_tokens(connection)
-    names = [token.token_id for token in found]
-    rest = found[names.index(after) + 1 :] if after in names else found
-    page = [TokenListing.of(token, served.now()) for token in rest[:limit]]
-    return TokensAnswer(tokens=page, next_after=page[-1].token_id if len(rest) > limit else None)
+        found = await tokens.page(connection, limit + 1, after)
+    page = [TokenListing.of(token, served.now()) for token in found[:limit]]
+    return TokensAnswer(tokens=page, next_after=page[-1].token_id if len(found) > limit else None)
 
 
 @router.get("/v1/tokens/{token_id}/users", responses=problems.responses(404))
 async def get_token_users(served: Served, shown: Operator, token_id: TokenId) -> PeopleAnswer:
     """Whom a token that is for some people alone verifies."""
     async with served.database.read() as connection:
-        if not any(token.limited and token.token_id == token_id for token in await tokens.list_tokens(connection)):
+        token = await tokens.of_id(connection, token_id)
+        if token is None or not token.limited:
             raise _unknown()
         return PeopleAnswer(users=await tokens.served_by(connection, token_id))
 

@@ -169,7 +169,10 @@ async def append(
     subject: str = "",
     **detail: str | int | None,
 ) -> Entry:
-    """Add an entry, in the caller's transaction.
+    """Add an entry, in the caller's transaction, as the last thing there.
+
+    On PostgreSQL nobody else adds one before that transaction ends: whoever took the rows that it tells of afterwards
+    could wait for somebody who holds them and waits to add.
 
     Args:
         connection: in the transaction of what is told.

@@ -8,17 +8,17 @@ them apart (:mod:`uvsdk.modality.voice.speakers`).
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from uvsdk.arrays import Float32
-from uvsdk.errors import BundleError, LowQualityError
+from uvsdk.errors import BundleError
 from uvsdk.modality.contract import Captured, Session, run
 from uvsdk.modality.voice import vad
 from uvsdk.modality.voice.frames import CapturedVoice
-from uvsdk.scoring import Quality, QualityPolicy, Requirement, assess
+from uvsdk.modality.voice.speakers import with_people
+from uvsdk.scoring import Quality, QualityPolicy, Requirement
 
 NAME: Final = "overlap"
 """Of the graph in a bundle."""
@@ -50,12 +50,7 @@ def look(captured: Captured | None, session: Session, quality: Quality, policy: 
         BundleError: the graph is another one.
     """
     assert isinstance(captured, CapturedVoice)
-    measured = {**quality.measured, OVERLAP.name: overlap_s(captured.pcm, session)}
-    try:
-        found = assess(measured, (OVERLAP,), policy=policy, advice=quality.advice)
-    except LowQualityError as error:
-        raise LowQualityError(f"more than one person seems to speak: {error}", measured) from error
-    return replace(quality, measured=measured, advice=found.advice)
+    return with_people(quality, OVERLAP, overlap_s(captured.pcm, session), policy)
 
 
 def overlap_s(pcm: Float32, session: Session) -> float:

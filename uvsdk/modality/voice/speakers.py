@@ -92,8 +92,16 @@ def with_speakers(
         return quality
     else:
         difference = difference_of_spans(spans)
-    requirement = _requirement(limit)
-    measured = {**quality.measured, requirement.name: difference}
+    return with_people(quality, _requirement(limit), difference, policy)
+
+
+def with_people(quality: Quality, requirement: Requirement, value: float, policy: QualityPolicy) -> Quality:
+    """The quality with one more value that tells of several people.
+
+    Raises:
+        LowQualityError: it is higher than ``policy`` lets pass.
+    """
+    measured = {**quality.measured, requirement.name: value}
     try:
         found = assess(measured, (requirement,), policy=policy, advice=quality.advice)
     except LowQualityError as error:
