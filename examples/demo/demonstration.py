@@ -295,11 +295,16 @@ class Demonstration:
         then = before.get(now.release["bundle"])
         if then is None or not then.attempts:
             return
-        same = [replace(item, release=0) for item in now.attempts] == [
-            replace(item, release=0) for item in then.attempts
+        # A device between two looks had not switched yet: what the release before decided is not this one's.
+        sides = [
+            {(item.pair, item.genuine, item.route): replace(item, release=0) for item in of.switched}
+            for of in (now, then)
         ]
+        both = sides[0].keys() & sides[1].keys()
+        same = bool(both) and all(sides[0][key] == sides[1][key] for key in both)
         words = f"scores and thresholds of release {now.number} are those of release {then.number}"
-        self._check("rolled back", words if same else f"not all {words}", expected=same)
+        count = "" if len(both) == len(then.attempts) else f", of {len(both)} attempts that both decided"
+        self._check("rolled back", f"{words if same else f'not all {words}'}{count}", expected=same)
 
     def _without_a_server(self, witness: Witness) -> None:
         lived = replace(self.learned.lived[-1], attempts=witness.try_offline())
