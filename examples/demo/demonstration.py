@@ -295,7 +295,7 @@ class Demonstration:
         then = before.get(now.release["bundle"])
         if then is None or not then.attempts:
             return
-        # A device between two looks had not switched yet: what the release before decided is not this one's.
+        # While people were tried their devices may have gone on to the next release, or not come to this one yet.
         sides = [
             {(item.pair, item.genuine, item.route): replace(item, release=0) for item in of.switched}
             for of in (now, then)

@@ -143,7 +143,7 @@ class Lived:
     @property
     def stayed(self) -> int:
         """People whose device did not switch to it: the release before verifies them, on the server too."""
-        return len({item.pair.claimed for item in self.decided if item.release != self.number})
+        return len({item.pair.claimed for item in self.decided if item.release < self.number})
 
     @property
     def thresholds(self) -> tuple[float, float] | None:
